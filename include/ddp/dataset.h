@@ -1,0 +1,67 @@
+/* dataset.h - data sets: a number of samples of one shape with a label each.
+ *
+ * A format is a table of functions; the built-in ones are idx ("fashion-mnist" and others in that format) and
+ * synthetic. A program may register its own (app.h). Decoded data lies once per node in shared memory.
+ * Fetching is thread-safe: loader workers call it. */
+#ifndef DDP_DATASET_H
+#define DDP_DATASET_H
+
+#include "ddp/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ddp_split { DDP_SPLIT_TRAIN, DDP_SPLIT_TEST } ddp_split;
+
+typedef struct ddp_data_opts {
+    const char *dataset;  /* name in the registry */
+    const char *data_dir;
+    ddp_shape input_shape;      /* synthetic: shape of a sample, without batch */
+    int64_t synthetic_train, synthetic_test, synthetic_classes;
+    uint64_t seed;
+} ddp_data_opts;
+
+typedef struct ddp_dataset ddp_dataset;
+
+typedef struct ddp_dataset_info {
+    ddp_shape shape; /* of one sample: [c][h][w] */
+    int64_t count, classes;
+} ddp_dataset_info;
+
+/* A data set's implementation; `self` is what open gave. */
+typedef struct ddp_dataset_ops {
+    const char *name;
+    /* Collective over comm's ranks: opens one split. Returns the same verdict on all ranks (use
+     * ddp_comm_agree). Fills info (shape, count, classes) and *self_out. */
+    ddp_status (*open)(const ddp_data_opts *opts, ddp_split split, ddp_comm *comm,
+                       ddp_dataset_info *info_out, void **self_out);
+    /* Any thread. Writes n samples as f32 (raw values, e.g. 0..255 / 255 already applied: in [0, 1]) of
+     * info.shape each, and their labels. */
+    ddp_status (*fetch)(void *self, const int64_t *indices, int64_t n, float *dst, int32_t *labels);
+    void (*close)(void *self, ddp_comm *comm);
+} ddp_dataset_ops;
+
+/* The built-in ones. "fashion-mnist" and "mnist" are idx with the usual file names. */
+DDP_API const ddp_dataset_ops *ddp_dataset_fashion_mnist(void);
+DDP_API const ddp_dataset_ops *ddp_dataset_mnist(void);
+DDP_API const ddp_dataset_ops *ddp_dataset_synthetic(void);
+
+/* Collective. The caller owns *dataset_out; comm is borrowed and outlives it. */
+DDP_CALL ddp_status ddp_dataset_open(const ddp_dataset_ops *ops, const ddp_data_opts *opts,
+                                     ddp_split split, ddp_comm *comm, ddp_dataset **dataset_out);
+/* Collective. */
+DDP_API void ddp_dataset_close(ddp_dataset *dataset);
+DDP_API const ddp_dataset_info *ddp_dataset_get_info(const ddp_dataset *dataset);
+DDP_CALL ddp_status ddp_dataset_fetch(ddp_dataset *dataset, const int64_t *indices, int64_t n,
+                                      float *dst, int32_t *labels);
+
+/* Local. A view of some samples of another data set (borrowed): those whose place in a keyed permutation of the
+ * whole is within [first, first + count). For --val-split. */
+DDP_CALL ddp_status ddp_dataset_subset(ddp_dataset *whole, uint64_t seed, int64_t first, int64_t count,
+                                       ddp_dataset **subset_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

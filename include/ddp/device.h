@@ -1,0 +1,86 @@
+/* device.h - memory, streams and events of one compute device.
+ *
+ * A backend is a table (src/device/device_impl.h); these functions check their arguments and dispatch.
+ * The CPU device's main stream runs its work inline, in the calling thread; its events work across
+ * threads. One rank owns a device object; streams are used by one thread at a time. */
+#ifndef DDP_DEVICE_H
+#define DDP_DEVICE_H
+
+#include "ddp/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ddp_device ddp_device;
+typedef struct ddp_stream ddp_stream;
+typedef struct ddp_event ddp_event;
+typedef struct ddp_device_ops ddp_device_ops; /* a backend, e.g. ddp_device_cpu() */
+
+typedef enum ddp_conv_algo { DDP_CONV_AUTO, DDP_CONV_DIRECT, DDP_CONV_GEMM } ddp_conv_algo;
+
+/* Where candidates are timed, rank 0's verdict must be everybody's: the device calls this with the
+ * index it would choose (and the number of candidates) and takes the index it gets back. */
+typedef int (*ddp_choose_fn)(void *arg, int mine, int count);
+
+typedef struct ddp_device_opts {
+    int threads; /* per operation; at least 1 */
+    ddp_conv_algo conv_algo;
+    ddp_choose_fn choose; /* NULL: keep one's own choice */
+    void *choose_arg;
+} ddp_device_opts;
+
+#define DDP_DEVICE_OPTS_DEFAULTS {1, DDP_CONV_AUTO, NULL, NULL}
+
+/* The CPU backend, over oneDNN. */
+DDP_API const ddp_device_ops *ddp_device_cpu(void);
+
+/* Local. The caller owns *device_out; plans, layouts, streams and events die before it. Sets the
+ * number of threads of the calling thread's operations, so the rank's compute thread calls it. */
+DDP_CALL ddp_status ddp_device_open(const ddp_device_ops *ops, const ddp_device_opts *opts,
+                                    ddp_device **device_out);
+DDP_API void ddp_device_close(ddp_device *device);
+DDP_API const char *ddp_device_name(const ddp_device *device);
+/* For people and environment.json: processor, library and instruction set; owned by the device. */
+DDP_API const char *ddp_device_describe(const ddp_device *device);
+/* Local. Measures the rate of large f32 matrix products on this device, in floating-point operations a
+ * second; takes about 10 ms. */
+DDP_CALL ddp_status ddp_device_measure_peak(ddp_device *device, double *flops_out);
+
+/* Device memory, zeroed, aligned to DDP_ALIGN_BYTES, for large buffers (huge pages, touched). */
+DDP_CALL ddp_status ddp_device_alloc(ddp_device *device, size_t bytes, void **memory_out);
+DDP_API void ddp_device_free(ddp_device *device, void *memory, size_t bytes);
+/* Host memory that the device can copy from asynchronously. */
+DDP_CALL ddp_status ddp_device_host_alloc(ddp_device *device, size_t bytes, void **memory_out);
+DDP_API void ddp_device_host_free(ddp_device *device, void *memory, size_t bytes);
+
+typedef enum ddp_copy_kind { DDP_COPY_TO_DEVICE, DDP_COPY_TO_HOST, DDP_COPY_ON_DEVICE } ddp_copy_kind;
+DDP_CALL ddp_status ddp_device_copy(ddp_device *device, ddp_stream *stream, void *dst,
+                                    const void *src, size_t bytes, ddp_copy_kind kind);
+DDP_CALL ddp_status ddp_device_zero(ddp_device *device, ddp_stream *stream, void *dst, size_t bytes);
+
+/* The stream that computes; borrowed, lives as long as the device. */
+DDP_API ddp_stream *ddp_device_main_stream(ddp_device *device);
+/* Another stream: work given to it runs in order, at the same time as the main stream's. */
+DDP_CALL ddp_status ddp_stream_create(ddp_device *device, const char *name, ddp_stream **stream_out);
+DDP_API void ddp_stream_destroy(ddp_stream *stream);
+/* Runs fn(arg) on the stream, after what was given to it before. */
+DDP_CALL ddp_status ddp_stream_call(ddp_stream *stream, void (*fn)(void *arg), void *arg);
+/* Blocks the caller until everything given to the stream so far is done. */
+DDP_CALL ddp_status ddp_stream_sync(ddp_stream *stream);
+
+DDP_CALL ddp_status ddp_event_create(ddp_device *device, ddp_event **event_out);
+DDP_API void ddp_event_destroy(ddp_event *event);
+/* The event is complete when what the stream was given so far is done. An event may be recorded again
+ * once it is complete. */
+DDP_CALL ddp_status ddp_event_record(ddp_event *event, ddp_stream *stream);
+DDP_CALL ddp_status ddp_event_query(ddp_event *event, bool *done_out);
+/* What the stream is given later waits for the event. An event that was never recorded is complete. */
+DDP_CALL ddp_status ddp_stream_wait_event(ddp_stream *stream, ddp_event *event);
+/* Blocks the caller; DDP_ERR_TIMEOUT after the deadline. */
+DDP_CALL ddp_status ddp_event_sync(ddp_event *event, int64_t deadline_ns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,50 @@
+/* loader.h - worker threads that prepare the batches of a rank's logical shards ahead of the step.
+ *
+ * The loader walks (epoch, step, shard) in the order in which the trainer asks for it, from a start given once.
+ * Samples do not depend on the number of workers. One consumer thread. */
+#ifndef DDP_LOADER_H
+#define DDP_LOADER_H
+
+#include "ddp/dataset.h"
+#include "ddp/device.h"
+#include "ddp/sampler.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ddp_loader_opts {
+    ddp_sampler sampler;
+    int64_t first_shard, shard_count; /* this rank's run of logical shards */
+    int workers;                      /* 0: prepare in the caller */
+    int ring;                         /* ready batches to keep, at least 2 */
+    const float *mean, *deviation;    /* per channel, copied; NULL: none */
+    int channels;                     /* entries of mean and deviation */
+} ddp_loader_opts;
+
+typedef struct ddp_batch {
+    int64_t epoch, step, shard;
+    int64_t count;         /* samples, may be 0 */
+    const float *inputs;   /* [count][c][h][w], host memory of the device */
+    const int32_t *labels; /* [count] */
+    const int64_t *indices;
+    int64_t wait_ns; /* how long the consumer waited for it */
+} ddp_batch;
+
+typedef struct ddp_loader ddp_loader;
+
+/* The caller owns *loader_out. dataset and device are borrowed and outlive it. */
+DDP_CALL ddp_status ddp_loader_create(const ddp_loader_opts *opts, ddp_dataset *dataset,
+                                      ddp_device *device, ddp_loader **loader_out);
+/* Joins the workers. */
+DDP_API void ddp_loader_destroy(ddp_loader *loader);
+/* Starts at (epoch, step): the next batch is that step's first shard of this rank. Then batches follow shard by shard,
+ * step by step, epoch by epoch without end. */
+DDP_CALL ddp_status ddp_loader_seek(ddp_loader *loader, int64_t epoch, int64_t step);
+/* *batch_out points into the ring and is valid until the next call. */
+DDP_CALL ddp_status ddp_loader_next(ddp_loader *loader, const ddp_batch **batch_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

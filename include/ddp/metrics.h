@@ -1,0 +1,34 @@
+/* metrics.h - metrics.jsonl: one JSON object a line. The kinds and keys are listed in README.
+ * One writer per run (rank 0); one thread. */
+#ifndef DDP_METRICS_H
+#define DDP_METRICS_H
+
+#include "ddp/json.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ddp_metrics ddp_metrics;
+
+/* Opens path for appending. The caller owns *metrics_out. */
+DDP_CALL ddp_status ddp_metrics_open(const char *path, ddp_metrics **metrics_out);
+/* Writes a built record as one line; takes over `record`, also on failure. For rare records. */
+DDP_CALL ddp_status ddp_metrics_write(ddp_metrics *metrics, ddp_json *record);
+
+/* A step record, written without allocating. Times are milliseconds of the slowest rank. */
+typedef struct ddp_step_record {
+    int64_t epoch, step, samples; /* step counts from 1 over the whole run; samples of this step */
+    double loss, lr, images_per_s;
+    double grad_norm;  /* L2 norm of the mean gradient */
+    double peak_share; /* floating-point rate over the machine's measured matrix-product peak */
+    double ms_data, ms_forward, ms_backward, ms_comm, ms_comm_exposed, ms_optim, ms_step;
+} ddp_step_record;
+DDP_CALL ddp_status ddp_metrics_step(ddp_metrics *metrics, const ddp_step_record *record);
+DDP_CALL ddp_status ddp_metrics_flush(ddp_metrics *metrics);
+DDP_API void ddp_metrics_close(ddp_metrics *metrics);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

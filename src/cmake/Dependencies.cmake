@@ -1,0 +1,21 @@
+# Everything that libddp links, as one target: ddp_dependencies.
+find_package(PkgConfig REQUIRED)
+find_package(MPI REQUIRED COMPONENTS C)
+find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
+pkg_check_modules(INIH REQUIRED IMPORTED_TARGET inih)
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+find_package(dnnl QUIET CONFIG)
+if(NOT TARGET DNNL::dnnl)
+  find_path(DNNL_INCLUDE dnnl.h REQUIRED)
+  find_library(DNNL_LIBRARY dnnl REQUIRED)
+  add_library(DNNL::dnnl UNKNOWN IMPORTED)
+  set_target_properties(DNNL::dnnl PROPERTIES
+    IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE})
+endif()
+
+add_library(ddp_dependencies INTERFACE)
+target_link_libraries(ddp_dependencies INTERFACE MPI::MPI_C Threads::Threads ZLIB::ZLIB
+  PkgConfig::INIH PkgConfig::JANSSON PkgConfig::XXHASH PkgConfig::HWLOC DNNL::dnnl m)
