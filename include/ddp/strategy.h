@@ -1,0 +1,61 @@
+/* strategy.h - who computes what, and when the ranks talk: one training step.
+ *
+ * ddp: buckets reduced during backward. sync: the same after backward. naive: gradients to rank 0, update there,
+ * parameters back (what DataParallel does). All give the same result. A strategy is a table in src/strategy. */
+#ifndef DDP_STRATEGY_H
+#define DDP_STRATEGY_H
+
+#include "ddp/loader.h"
+#include "ddp/model.h"
+#include "ddp/optim.h"
+#include "ddp/reducer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ddp_strategy_ops ddp_strategy_ops;
+DDP_API const ddp_strategy_ops *ddp_strategy_ddp(void);
+DDP_API const ddp_strategy_ops *ddp_strategy_sync(void);
+DDP_API const ddp_strategy_ops *ddp_strategy_naive(void);
+DDP_API const char *ddp_strategy_name(const ddp_strategy_ops *ops);
+
+typedef struct ddp_strategy_opts {
+    ddp_reducer_opts reducer;
+    ddp_optim_opts optim;
+} ddp_strategy_opts;
+
+/* One step as this rank, or after agreement all ranks, saw it. */
+typedef struct ddp_step_stats {
+    double loss_sum;    /* over the global batch */
+    int64_t count;      /* samples of the global batch */
+    double grad_norm;   /* of the mean gradient */
+    bool nonfinite;     /* loss or gradient */
+    int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns, step_ns; /* slowest rank */
+} ddp_step_stats;
+
+typedef struct ddp_strategy ddp_strategy;
+
+/* Collective. model is planned; the strategy makes the flat buffers and binds them. All pointers are borrowed. */
+DDP_CALL ddp_status ddp_strategy_create(const ddp_strategy_ops *ops, const ddp_strategy_opts *opts,
+                                        ddp_model *model, ddp_device *device, ddp_comm *comm,
+                                        ddp_strategy **strategy_out);
+/* Collective. */
+DDP_API void ddp_strategy_destroy(ddp_strategy *strategy);
+/* The flat parameters; owned by the strategy. */
+DDP_API float *ddp_strategy_params(ddp_strategy *strategy);
+/* The flat gradients of the last step, for tests. */
+DDP_API const float *ddp_strategy_grads(ddp_strategy *strategy);
+
+/* Collective. One global step: takes this rank's shards from the loader, computes, reduces, updates. count is the global
+ * batch of the step (sampler.h), lr its learning rate. */
+DDP_CALL ddp_status ddp_strategy_step(ddp_strategy *strategy, ddp_loader *loader, int64_t count, double lr,
+                                      ddp_step_stats *stats_out);
+/* Collective, for tests: as step, but stops before the update; then grads hold the sums over the global batch on every rank. */
+DDP_CALL ddp_status ddp_strategy_gradients(ddp_strategy *strategy, ddp_loader *loader, int64_t count,
+                                           ddp_step_stats *stats_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

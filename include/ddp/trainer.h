@@ -1,0 +1,79 @@
+/* trainer.h - epochs, steps, evaluation, and the listeners that only observe. */
+#ifndef DDP_TRAINER_H
+#define DDP_TRAINER_H
+
+#include "ddp/eval.h"
+#include "ddp/strategy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ddp_trainer_opts {
+    int64_t epochs;
+    int64_t max_steps;      /* optimizer steps; 0: no limit */
+    int64_t eval_every;     /* epochs; 0: only at the end */
+    int64_t check_replicas; /* compare parameters' hashes every N steps; 0: at the start only */
+    double lr;
+} ddp_trainer_opts;
+
+/* What stays the same during a run, for observers. */
+typedef struct ddp_run_info {
+    int64_t epochs, steps_per_epoch;
+    double train_flops;   /* per sample */
+    double machine_flops; /* peak of all ranks together */
+} ddp_run_info;
+
+typedef struct ddp_epoch_stats {
+    int64_t epoch; /* from 1 */
+    double train_loss, seconds, images_per_s;
+    bool evaluated;
+    ddp_eval_result test;
+} ddp_epoch_stats;
+
+/* After a step: epoch and step (over the run, from 1), its learning rate and what was measured. */
+typedef struct ddp_step_info {
+    int64_t epoch, step, step_in_epoch;
+    double lr;
+    const ddp_step_stats *stats;
+} ddp_step_info;
+
+typedef struct ddp_run_summary {
+    int64_t epochs, steps;
+    ddp_eval_result test;
+    double images_per_s; /* median over steps */
+    double seconds;
+    uint64_t weights_hash;
+} ddp_run_summary;
+
+/* Gets const data and changes nothing; any entry may be NULL. Called on every rank. */
+typedef struct ddp_observer {
+    void *arg;
+    ddp_status (*on_step)(void *arg, const ddp_run_info *run, const ddp_step_info *step);
+    ddp_status (*on_epoch)(void *arg, const ddp_run_info *run, const ddp_epoch_stats *epoch);
+} ddp_observer;
+
+/* What a trainer works with; all borrowed. */
+typedef struct ddp_trainer_parts {
+    ddp_strategy *strategy;
+    ddp_model *model;
+    ddp_device *device;
+    ddp_comm *comm;
+    ddp_loader *loader;
+    const ddp_sampler *sampler;
+    ddp_eval *eval; /* NULL: no evaluation */
+    const ddp_observer *observers;
+    int observer_count;
+} ddp_trainer_parts;
+
+/* Collective. Trains to the end. */
+DDP_CALL ddp_status ddp_trainer_run(const ddp_trainer_opts *opts, const ddp_run_info *info,
+                                    const ddp_trainer_parts *parts, ddp_run_summary *summary_out);
+/* Collective. DDP_ERR_MISMATCH names the first rank, and the first parameter, that differ from rank 0. */
+DDP_CALL ddp_status ddp_check_replicas(ddp_comm *comm, ddp_device *device, const ddp_param_table *table,
+                                       const float *params, int64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
