@@ -14,27 +14,19 @@ extern "C" {
 #define DDP_VERSION_MAJOR 0
 #define DDP_VERSION_MINOR 1
 #define DDP_VERSION_PATCH 0
-#define DDP_VERSION "0.1.0"
+#define DDP_VERSION       "0.1.0"
 
 #define DDP_API __attribute__((visibility("default")))
 /* A function whose ddp_status may not be ignored. */
 #define DDP_CALL DDP_API __attribute__((warn_unused_result))
 /* The same for functions that stay inside the library. */
-#define DDP_INNER __attribute__((warn_unused_result))
-#define DDP_PRINTF(fmt_index, args_index) \
-    __attribute__((format(printf, fmt_index, args_index)))
+#define DDP_INNER                         __attribute__((warn_unused_result))
+#define DDP_PRINTF(fmt_index, args_index) __attribute__((format(printf, fmt_index, args_index)))
 
 /* Every buffer that holds numbers starts on this border (one AVX-512 register, one cache line). */
 #define DDP_ALIGN_BYTES 64
 
-typedef enum ddp_dtype {
-    DDP_F32,
-    DDP_F64,
-    DDP_I32,
-    DDP_I64,
-    DDP_U64,
-    DDP_U8
-} ddp_dtype;
+typedef enum ddp_dtype { DDP_F32, DDP_F64, DDP_I32, DDP_I64, DDP_U64, DDP_U8 } ddp_dtype;
 
 #define DDP_MAX_DIMS 6
 
@@ -43,6 +35,11 @@ typedef struct ddp_shape {
     int ndim;
     int64_t dims[DDP_MAX_DIMS];
 } ddp_shape;
+
+/* Elements [lo, hi) of a flat buffer. */
+typedef struct ddp_range {
+    size_t lo, hi;
+} ddp_range;
 
 /* Local. Bytes of one element. */
 DDP_API size_t ddp_dtype_bytes(ddp_dtype dtype);

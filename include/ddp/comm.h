@@ -1,13 +1,13 @@
 /* comm.h - communicators: a fixed set of ranks that talk through numbered works.
  *
- * Backends stand behind one table (src/comm/comm_impl.h): mpi (processes) and loopback (threads of one
- * process, for tests and rehearsal). Ranks of one node share memory: buffers from ddp_comm_mem_alloc()
- * are reduced in place there, each rank its own slice of every rank's buffer, with no thread and no copy
- * in between. Everything else runs on the communicator's own thread.
+ * Backends stand behind one table (src/comm/comm_impl.h): mpi (processes) and loopback (threads of
+ * one process, for tests and rehearsal). Ranks of one node share memory: buffers from
+ * ddp_comm_mem_alloc() are reduced in place there, each rank its own slice of every rank's buffer,
+ * with no thread and no copy in between. Everything else runs on the communicator's own thread.
  *
- * Collective functions are called by all ranks in the same order, from one thread per rank. When a work
- * fails (peer dead, deadline passed, mismatch), the communicator has failed: every later work returns the
- * first cause at once. */
+ * Collective functions are called by all ranks in the same order, from one thread per rank. When a
+ * work fails (peer dead, deadline passed, mismatch), the communicator has failed: every later work
+ * returns the first cause at once. */
 #ifndef DDP_COMM_H
 #define DDP_COMM_H
 
@@ -20,7 +20,8 @@ extern "C" {
 typedef struct ddp_comm_backend ddp_comm_backend; /* e.g. ddp_comm_mpi() */
 
 typedef enum ddp_allreduce_algo {
-    DDP_ALLREDUCE_AUTO, /* shm where the ranks share memory, else by size: tree or rhd when small, ring when large */
+    DDP_ALLREDUCE_AUTO, /* shm where the ranks share memory, else by size: tree or rhd when small,
+                           ring when large */
     DDP_ALLREDUCE_SHM,  /* in place through shared memory; needs all ranks on one node */
     DDP_ALLREDUCE_MPI,  /* the MPI library's own */
     DDP_ALLREDUCE_ROOT, /* everything to rank 0 and back */
@@ -33,38 +34,47 @@ typedef struct ddp_comm_opts {
     ddp_allreduce_algo allreduce;
     int64_t timeout_ms; /* deadline of a work, from its submission; 0: none */
     bool shared_memory; /* false: behave as if every rank were on a node of its own */
-    /* What a failure does to the process. true: print the cause (first rank that knows it only), and leave by
-     * _exit(1). false: works return the error (tests, loopback). */
+    /* What a failure does to the process. true: print the cause (first rank that knows it only),
+     * and leave by _exit(1). false: works return the error (tests, loopback). */
     bool exit_on_failure;
 } ddp_comm_opts;
 
-#define DDP_COMM_OPTS_DEFAULTS {DDP_ALLREDUCE_AUTO, 60000, true, true}
+#define DDP_COMM_OPTS_DEFAULTS                                                                     \
+    {                                                                                              \
+        DDP_ALLREDUCE_AUTO, 60000, true, true                                                      \
+    }
 
 /* ---- life ---- */
 
-/* Collective. The MPI world. argc and argv may be changed by MPI_Init, as MPI allows. Call once, from the main
- * thread. On a single node under Open MPI, narrows its transports to shared memory for a faster start,
- * unless the user chose some. Fails with DDP_ERR_USAGE if the scheduler started several tasks but MPI sees one. */
+/* Collective. The MPI world. argc and argv may be changed by MPI_Init, as MPI allows. Call once,
+ * from the main thread. On a single node under Open MPI, narrows its transports to shared memory
+ * for a faster start, unless the user chose some. Fails with DDP_ERR_USAGE if the scheduler started
+ * several tasks but MPI sees one. */
 DDP_CALL ddp_status ddp_comm_mpi_open(const ddp_comm_opts *opts, int *argc, char ***argv,
                                       ddp_comm **comm_out);
 
-/* Local. A loopback world of n communicators, for n threads; comms_out has n entries. One of them belongs to
- * each thread, which closes it. */
+/* Local. A loopback world of n communicators, for n threads; comms_out has n entries. One of them
+ * belongs to each thread, which closes it. */
 typedef struct ddp_loopback_faults {
     uint64_t seed;
-    int64_t max_delay_us;   /* each message is delayed by up to this much */
-    bool reorder;           /* messages between two ranks with different tags may overtake each other */
-    int lose_rank;          /* this rank's messages are dropped from message number lose_after on; -1: none */
+    int64_t max_delay_us; /* each message is delayed by up to this much */
+    bool reorder;  /* messages between two ranks with different tags may overtake each other */
+    int lose_rank; /* this rank's messages are dropped from message number lose_after on; -1: none
+                    */
     uint64_t lose_after;
-    int die_rank;           /* this rank's works fail from work number die_at on, as if it had died; -1: none */
+    int die_rank; /* this rank's works fail from work number die_at on, as if it had died; -1: none
+                   */
     uint64_t die_at;
 } ddp_loopback_faults;
-#define DDP_LOOPBACK_FAULTS_NONE {0, 0, false, -1, 0, -1, 0}
+#define DDP_LOOPBACK_FAULTS_NONE                                                                   \
+    {                                                                                              \
+        0, 0, false, -1, 0, -1, 0                                                                  \
+    }
 DDP_CALL ddp_status ddp_comm_loopback_open(const ddp_comm_opts *opts, int world,
                                            const ddp_loopback_faults *faults, ddp_comm **comms_out);
 
-/* Collective when the communicator is healthy. After a failure it does not wait for anybody. For the MPI
- * world this also finalizes MPI. NULL is fine. */
+/* Collective when the communicator is healthy. After a failure it does not wait for anybody. For
+ * the MPI world this also finalizes MPI. NULL is fine. */
 DDP_API void ddp_comm_close(ddp_comm *comm);
 
 /* ---- who is there ---- */
@@ -81,24 +91,27 @@ DDP_API const char *ddp_comm_library(const ddp_comm *comm);      /* MPI library 
 
 /* ---- memory ---- */
 
-/* Collective (same bytes everywhere). Zeroed, touched memory that reductions like best: in a window that the
- * node's ranks share, or private (with a note in the log) where shared memory is too small. */
+/* Collective (same bytes everywhere). Zeroed, touched memory that reductions like best: in a window
+ * that the node's ranks share, or private (with a note in the log) where shared memory is too
+ * small. */
 DDP_CALL ddp_status ddp_comm_mem_alloc(ddp_comm *comm, size_t bytes, void **memory_out);
 /* Collective. NULL is fine. */
 DDP_API void ddp_comm_mem_free(ddp_comm *comm, void *memory);
-/* Collective. One memory for all ranks of a node: bytes is the node's first rank's word. The first rank fills it,
- * then all call ddp_comm_agree(). Read-only for the others by convention. */
+/* Collective. One memory for all ranks of a node: bytes is the node's first rank's word. The first
+ * rank fills it, then all call ddp_comm_agree(). Read-only for the others by convention. */
 DDP_CALL ddp_status ddp_comm_node_alloc(ddp_comm *comm, size_t bytes, void **memory_out);
 DDP_API void ddp_comm_node_free(ddp_comm *comm, void *memory);
 
 /* ---- works ---- */
 
-/* Local. Numbers the collective, sets its deadline and starts it. *work is the caller's. On failure to start the work is
- * done with that status. */
+/* Local. Numbers the collective, sets its deadline and starts it. *work is the caller's. On failure
+ * to start the work is done with that status. */
 DDP_CALL ddp_status ddp_comm_submit(ddp_comm *comm, const ddp_coll *coll, ddp_work *work);
-/* Local, does not wait. Lets the work (and those before it) progress in the caller, where it needs that. */
+/* Local, does not wait. Lets the work (and those before it) progress in the caller, where it needs
+ * that. */
 DDP_CALL ddp_status ddp_work_poll(ddp_work *work, bool *done_out);
-/* Waits politely (spins shortly, then yields, then sleeps) until the work is done; returns its status. */
+/* Waits politely (spins shortly, then yields, then sleeps) until the work is done; returns its
+ * status. */
 DDP_CALL ddp_status ddp_work_wait(ddp_work *work);
 
 /* Collective, blocking: submit and wait. */
@@ -108,16 +121,17 @@ DDP_CALL ddp_status ddp_comm_allreduce(ddp_comm *comm, void *buf, size_t count, 
                                        ddp_reduce_op op, const char *what);
 DDP_CALL ddp_status ddp_comm_allgather(ddp_comm *comm, const void *mine, size_t bytes, void *all);
 
-/* Collective. All ranks return the same verdict: DDP_OK if every rank's status is, else the status and message
- * of the lowest failing rank, prefixed with its rank and host where it is another's. */
+/* Collective. All ranks return the same verdict: DDP_OK if every rank's status is, else the status
+ * and message of the lowest failing rank, prefixed with its rank and host where it is another's. */
 DDP_CALL ddp_status ddp_comm_agree(ddp_comm *comm, ddp_status mine, const char *what);
-/* Collective. Compares a text over ranks; DDP_ERR_MISMATCH names the first rank that differs from rank 0, with both
- * texts' first differing line. Texts are key=value lines. */
+/* Collective. Compares a text over ranks; DDP_ERR_MISMATCH names the first rank that differs from
+ * rank 0, with both texts' first differing line. Texts are key=value lines. */
 DDP_CALL ddp_status ddp_comm_fingerprint(ddp_comm *comm, const char *text, const char *what);
 
 /* ---- failure ---- */
 
-/* Any thread. Marks the communicator as failed with a cause, on every rank that can still hear it. Never blocks. */
+/* Any thread. Marks the communicator as failed with a cause, on every rank that can still hear it.
+ * Never blocks. */
 DDP_API void ddp_comm_fail(ddp_comm *comm, const char *cause);
 /* Any thread. What this rank is doing, for the others' messages. phase is a literal. */
 DDP_API void ddp_comm_note(ddp_comm *comm, int64_t step, const char *phase);

@@ -1,8 +1,8 @@
 /* dataset.h - data sets: a number of samples of one shape with a label each.
  *
- * A format is a table of functions; the built-in ones are idx ("fashion-mnist" and others in that format) and
- * synthetic. A program may register its own (app.h). Decoded data lies once per node in shared memory.
- * Fetching is thread-safe: loader workers call it. */
+ * A format is a table of functions; the built-in ones are idx ("fashion-mnist" and others in that
+ * format) and synthetic. A program may register its own (app.h). Decoded data lies once per node in
+ * shared memory. Fetching is thread-safe: loader workers call it. */
 #ifndef DDP_DATASET_H
 #define DDP_DATASET_H
 
@@ -15,9 +15,9 @@ extern "C" {
 typedef enum ddp_split { DDP_SPLIT_TRAIN, DDP_SPLIT_TEST } ddp_split;
 
 typedef struct ddp_data_opts {
-    const char *dataset;  /* name in the registry */
+    const char *dataset; /* name in the registry */
     const char *data_dir;
-    ddp_shape input_shape;      /* synthetic: shape of a sample, without batch */
+    ddp_shape input_shape; /* synthetic: shape of a sample, without batch */
     int64_t synthetic_train, synthetic_test, synthetic_classes;
     uint64_t seed;
 } ddp_data_opts;
@@ -36,8 +36,8 @@ typedef struct ddp_dataset_ops {
      * ddp_comm_agree). Fills info (shape, count, classes) and *self_out. */
     ddp_status (*open)(const ddp_data_opts *opts, ddp_split split, ddp_comm *comm,
                        ddp_dataset_info *info_out, void **self_out);
-    /* Any thread. Writes n samples as f32 (raw values, e.g. 0..255 / 255 already applied: in [0, 1]) of
-     * info.shape each, and their labels. */
+    /* Any thread. Writes n samples as f32 (raw values, e.g. 0..255 / 255 already applied: in [0,
+     * 1]) of info.shape each, and their labels. */
     ddp_status (*fetch)(void *self, const int64_t *indices, int64_t n, float *dst, int32_t *labels);
     void (*close)(void *self, ddp_comm *comm);
 } ddp_dataset_ops;
@@ -56,10 +56,10 @@ DDP_API const ddp_dataset_info *ddp_dataset_get_info(const ddp_dataset *dataset)
 DDP_CALL ddp_status ddp_dataset_fetch(ddp_dataset *dataset, const int64_t *indices, int64_t n,
                                       float *dst, int32_t *labels);
 
-/* Local. A view of some samples of another data set (borrowed): those whose place in a keyed permutation of the
- * whole is within [first, first + count). For --val-split. */
-DDP_CALL ddp_status ddp_dataset_subset(ddp_dataset *whole, uint64_t seed, int64_t first, int64_t count,
-                                       ddp_dataset **subset_out);
+/* Local. A view of some samples of another data set (borrowed): those whose place in a keyed
+ * permutation of the whole is within [first, first + count). For --val-split. */
+DDP_CALL ddp_status ddp_dataset_subset(ddp_dataset *whole, uint64_t seed, int64_t first,
+                                       int64_t count, ddp_dataset **subset_out);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,8 @@
 /* device.h - memory, streams and events of one compute device.
  *
- * A backend is a table (src/device/device_impl.h); these functions check their arguments and dispatch.
- * The CPU device's main stream runs its work inline, in the calling thread; its events work across
- * threads. One rank owns a device object; streams are used by one thread at a time. */
+ * A backend is a table (src/device/device_impl.h); these functions check their arguments and
+ * dispatch. The CPU device's main stream runs its work inline, in the calling thread; its events
+ * work across threads. One rank owns a device object; streams are used by one thread at a time. */
 #ifndef DDP_DEVICE_H
 #define DDP_DEVICE_H
 
@@ -30,7 +30,10 @@ typedef struct ddp_device_opts {
     void *choose_arg;
 } ddp_device_opts;
 
-#define DDP_DEVICE_OPTS_DEFAULTS {1, DDP_CONV_AUTO, NULL, NULL}
+#define DDP_DEVICE_OPTS_DEFAULTS                                                                   \
+    {                                                                                              \
+        1, DDP_CONV_AUTO, NULL, NULL                                                               \
+    }
 
 /* The CPU backend, over oneDNN. */
 DDP_API const ddp_device_ops *ddp_device_cpu(void);
@@ -43,8 +46,8 @@ DDP_API void ddp_device_close(ddp_device *device);
 DDP_API const char *ddp_device_name(const ddp_device *device);
 /* For people and environment.json: processor, library and instruction set; owned by the device. */
 DDP_API const char *ddp_device_describe(const ddp_device *device);
-/* Local. Measures the rate of large f32 matrix products on this device, in floating-point operations a
- * second; takes about 10 ms. */
+/* Local. Measures the rate of large f32 matrix products on this device, in floating-point
+ * operations a second; takes about 10 ms. */
 DDP_CALL ddp_status ddp_device_measure_peak(ddp_device *device, double *flops_out);
 
 /* Device memory, zeroed, aligned to DDP_ALIGN_BYTES, for large buffers (huge pages, touched). */
@@ -54,15 +57,21 @@ DDP_API void ddp_device_free(ddp_device *device, void *memory, size_t bytes);
 DDP_CALL ddp_status ddp_device_host_alloc(ddp_device *device, size_t bytes, void **memory_out);
 DDP_API void ddp_device_host_free(ddp_device *device, void *memory, size_t bytes);
 
-typedef enum ddp_copy_kind { DDP_COPY_TO_DEVICE, DDP_COPY_TO_HOST, DDP_COPY_ON_DEVICE } ddp_copy_kind;
+typedef enum ddp_copy_kind {
+    DDP_COPY_TO_DEVICE,
+    DDP_COPY_TO_HOST,
+    DDP_COPY_ON_DEVICE
+} ddp_copy_kind;
 DDP_CALL ddp_status ddp_device_copy(ddp_device *device, ddp_stream *stream, void *dst,
                                     const void *src, size_t bytes, ddp_copy_kind kind);
-DDP_CALL ddp_status ddp_device_zero(ddp_device *device, ddp_stream *stream, void *dst, size_t bytes);
+DDP_CALL ddp_status ddp_device_zero(ddp_device *device, ddp_stream *stream, void *dst,
+                                    size_t bytes);
 
 /* The stream that computes; borrowed, lives as long as the device. */
 DDP_API ddp_stream *ddp_device_main_stream(ddp_device *device);
 /* Another stream: work given to it runs in order, at the same time as the main stream's. */
-DDP_CALL ddp_status ddp_stream_create(ddp_device *device, const char *name, ddp_stream **stream_out);
+DDP_CALL ddp_status ddp_stream_create(ddp_device *device, const char *name,
+                                      ddp_stream **stream_out);
 DDP_API void ddp_stream_destroy(ddp_stream *stream);
 /* Runs fn(arg) on the stream, after what was given to it before. */
 DDP_CALL ddp_status ddp_stream_call(ddp_stream *stream, void (*fn)(void *arg), void *arg);
@@ -71,11 +80,12 @@ DDP_CALL ddp_status ddp_stream_sync(ddp_stream *stream);
 
 DDP_CALL ddp_status ddp_event_create(ddp_device *device, ddp_event **event_out);
 DDP_API void ddp_event_destroy(ddp_event *event);
-/* The event is complete when what the stream was given so far is done. An event may be recorded again
- * once it is complete. */
+/* The event is complete when what the stream was given so far is done. An event may be recorded
+ * again once it is complete. */
 DDP_CALL ddp_status ddp_event_record(ddp_event *event, ddp_stream *stream);
 DDP_CALL ddp_status ddp_event_query(ddp_event *event, bool *done_out);
-/* What the stream is given later waits for the event. An event that was never recorded is complete. */
+/* What the stream is given later waits for the event. An event that was never recorded is complete.
+ */
 DDP_CALL ddp_status ddp_stream_wait_event(ddp_stream *stream, ddp_event *event);
 /* Blocks the caller; DDP_ERR_TIMEOUT after the deadline. */
 DDP_CALL ddp_status ddp_event_sync(ddp_event *event, int64_t deadline_ns);

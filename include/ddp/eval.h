@@ -1,7 +1,8 @@
 /* eval.h - exact distributed evaluation: every sample once, equal for every world size.
  *
- * The data set is cut into fixed blocks of 256 samples in index order; block b belongs to rank b mod world. Hits are
- * integers; losses are summed per block in double, and the blocks' sums in block order. */
+ * The data set is cut into fixed blocks of 256 samples in index order; block b belongs to rank b
+ * mod world. Hits are integers; losses are summed per block in double, and the blocks' sums in
+ * block order. */
 #ifndef DDP_EVAL_H
 #define DDP_EVAL_H
 

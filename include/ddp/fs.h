@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* Reads a whole file; refuses one over limit_bytes (DDP_ERR_FORMAT). *data_out has one more byte, 0.
- * The caller frees it with ddp_free(). */
+/* Reads a whole file; refuses one over limit_bytes (DDP_ERR_FORMAT). *data_out has one more byte,
+ * 0. The caller frees it with ddp_free(). */
 DDP_CALL ddp_status ddp_fs_read(const char *path, size_t limit_bytes, char **data_out,
                                 size_t *bytes_out);
 /* Complete or absent: writes beside, syncs, renames, syncs the folder. */

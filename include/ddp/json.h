@@ -1,6 +1,6 @@
 /* json.h - JSON objects on one line, and strict loading with limits, over jansson.
- * A ddp_json is built by one thread. Numbers that are not finite are written as null, since JSON has
- * no others. */
+ * A ddp_json is built by one thread. Numbers that are not finite are written as null, since JSON
+ * has no others. */
 #ifndef DDP_JSON_H
 #define DDP_JSON_H
 
@@ -17,8 +17,8 @@ DDP_CALL ddp_status ddp_json_object(ddp_json **object_out);
 DDP_CALL ddp_status ddp_json_array(ddp_json **array_out);
 DDP_API void ddp_json_destroy(ddp_json *value);
 
-/* Setters add or replace a key of an object. Failure (memory, bad UTF-8) is remembered in the object
- * and reported by ddp_json_line(), so that building needs no check at each line. */
+/* Setters add or replace a key of an object. Failure (memory, bad UTF-8) is remembered in the
+ * object and reported by ddp_json_line(), so that building needs no check at each line. */
 DDP_API void ddp_json_set_string(ddp_json *object, const char *key, const char *value);
 DDP_API void ddp_json_set_int(ddp_json *object, const char *key, int64_t value);
 DDP_API void ddp_json_set_number(ddp_json *object, const char *key, double value);

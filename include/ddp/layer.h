@@ -1,8 +1,8 @@
 /* layer.h - what a model is made of: layer specifications, in forward order.
  *
  * A layer type is a table in src/nn (layer_impl.h); the core knows no types. Most types are one
- * operation (op.h) with its parameters. A relu that follows a layer that can do it itself is taken over
- * by that layer (fused). */
+ * operation (op.h) with its parameters. A relu that follows a layer that can do it itself is taken
+ * over by that layer (fused). */
 #ifndef DDP_LAYER_H
 #define DDP_LAYER_H
 
@@ -12,8 +12,9 @@
 extern "C" {
 #endif
 
-/* One layer. Fields that a type does not use stay 0. Types: "conv2d" (out, kernel, stride, pad, no_bias),
- * "linear" (out, no_bias), "relu", "avgpool" and "maxpool" (kernel, stride, pad), "flatten". */
+/* One layer. Fields that a type does not use stay 0. Types: "conv2d" (out, kernel, stride, pad,
+ * no_bias), "linear" (out, no_bias), "relu", "avgpool" and "maxpool" (kernel, stride, pad),
+ * "flatten". */
 typedef struct ddp_layer_spec {
     const char *type;
     const char *name; /* unique in the model; parameters are NAME.weight and NAME.bias */

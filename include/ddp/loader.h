@@ -1,7 +1,7 @@
 /* loader.h - worker threads that prepare the batches of a rank's logical shards ahead of the step.
  *
- * The loader walks (epoch, step, shard) in the order in which the trainer asks for it, from a start given once.
- * Samples do not depend on the number of workers. One consumer thread. */
+ * The loader walks (epoch, step, shard) in the order in which the trainer asks for it, from a start
+ * given once. Samples do not depend on the number of workers. One consumer thread. */
 #ifndef DDP_LOADER_H
 #define DDP_LOADER_H
 
@@ -38,8 +38,8 @@ DDP_CALL ddp_status ddp_loader_create(const ddp_loader_opts *opts, ddp_dataset *
                                       ddp_device *device, ddp_loader **loader_out);
 /* Joins the workers. */
 DDP_API void ddp_loader_destroy(ddp_loader *loader);
-/* Starts at (epoch, step): the next batch is that step's first shard of this rank. Then batches follow shard by shard,
- * step by step, epoch by epoch without end. */
+/* Starts at (epoch, step): the next batch is that step's first shard of this rank. Then batches
+ * follow shard by shard, step by step, epoch by epoch without end. */
 DDP_CALL ddp_status ddp_loader_seek(ddp_loader *loader, int64_t epoch, int64_t step);
 /* *batch_out points into the ring and is valid until the next call. */
 DDP_CALL ddp_status ddp_loader_next(ddp_loader *loader, const ddp_batch **batch_out);

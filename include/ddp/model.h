@@ -1,10 +1,10 @@
 /* model.h - a network on one device: layers, shapes, plans, forward and backward.
  *
- * Order of life: create (builds the layers and infers shapes), plan (the first plan fixes the layouts of
- * weights and so the parameter table), bind (the caller's flat buffers), then forward and backward.
- * Plans for other batch sizes may be added at any time before they are used; they share one arena of
- * activations. A step allocates nothing. One thread. Local, except that planning may time candidates
- * (device.h: choose). */
+ * Order of life: create (builds the layers and infers shapes), plan (the first plan fixes the
+ * layouts of weights and so the parameter table), bind (the caller's flat buffers), then forward
+ * and backward. Plans for other batch sizes may be added at any time before they are used; they
+ * share one arena of activations. A step allocates nothing. One thread. Local, except that planning
+ * may time candidates (device.h: choose). */
 #ifndef DDP_MODEL_H
 #define DDP_MODEL_H
 
@@ -37,17 +37,20 @@ DDP_API const ddp_model_def *ddp_model_mlp(void);
 /* For build(): adds a layer behind the others. Strings are copied. */
 DDP_CALL ddp_status ddp_model_add(ddp_model_builder *builder, const ddp_layer_spec *spec);
 
-/* The caller owns *model_out; device is borrowed. DDP_ERR_SHAPE names the layer, what it got and what it needs. */
+/* The caller owns *model_out; device is borrowed. DDP_ERR_SHAPE names the layer, what it got and
+ * what it needs. */
 DDP_CALL ddp_status ddp_model_create(const ddp_model_def *def, const ddp_model_opts *opts,
                                      ddp_device *device, ddp_model **model_out);
 DDP_API void ddp_model_destroy(ddp_model *model);
 
-/* Makes plans for a number of samples; nothing to do if they exist. The first call must be for training if the model
- * will be trained. Grows the arena: not while a forward awaits its backward. */
+/* Makes plans for a number of samples; nothing to do if they exist. The first call must be for
+ * training if the model will be trained. Grows the arena: not while a forward awaits its backward.
+ */
 DDP_CALL ddp_status ddp_model_plan(ddp_model *model, int64_t batch, bool training);
 /* Valid after the first plan; owned by the model. */
 DDP_API ddp_param_table *ddp_model_params(ddp_model *model);
-/* Flat buffers of ddp_param_table_length() elements; borrowed. grads may be NULL for evaluation only. */
+/* Flat buffers of ddp_param_table_length() elements; borrowed. grads may be NULL for evaluation
+ * only. */
 DDP_API void ddp_model_bind(ddp_model *model, float *params, float *grads);
 
 /* What goes in, in device memory: [count][c][h][w] plain f32, and count labels. */
@@ -57,14 +60,16 @@ typedef struct ddp_model_input {
     int64_t count;
 } ddp_model_input;
 
-/* Training pass over a planned batch size. *loss_sum_out is the sum of the samples' losses. Afterwards the gradient of
- * that sum with respect to the logits is in place. */
-DDP_CALL ddp_status ddp_model_forward(ddp_model *model, const ddp_model_input *input, double *loss_sum_out);
-/* Writes the gradients of the loss sum of the last forward into the bound flat buffer, last layer first; calls
- * ddp_param_grad_done() for each parameter as soon as its gradient is complete. */
+/* Training pass over a planned batch size. *loss_sum_out is the sum of the samples' losses.
+ * Afterwards the gradient of that sum with respect to the logits is in place. */
+DDP_CALL ddp_status ddp_model_forward(ddp_model *model, const ddp_model_input *input,
+                                      double *loss_sum_out);
+/* Writes the gradients of the loss sum of the last forward into the bound flat buffer, last layer
+ * first; calls ddp_param_grad_done() for each parameter as soon as its gradient is complete. */
 DDP_CALL ddp_status ddp_model_backward(ddp_model *model);
-/* Inference over a batch size planned with training = false. *logits_out points to plain [count][classes], valid until
- * the next call. Adds the samples' loss sum to *loss_sum if not NULL (input->labels needed then). */
+/* Inference over a batch size planned with training = false. *logits_out points to plain
+ * [count][classes], valid until the next call. Adds the samples' loss sum to *loss_sum if not NULL
+ * (input->labels needed then). */
 DDP_CALL ddp_status ddp_model_infer(ddp_model *model, const ddp_model_input *input,
                                     const float **logits_out, double *loss_sum);
 
@@ -76,11 +81,14 @@ DDP_API double ddp_model_forward_flops(const ddp_model *model);
 DDP_API double ddp_model_train_flops(const ddp_model *model);
 /* Bytes of activations, gradients of activations, workspace and scratch of all plans so far. */
 DDP_API size_t ddp_model_activation_bytes(const ddp_model *model);
-/* A table of layers (output shape, parameters, operations, implementation) as text; the caller frees it. */
+/* A table of layers (output shape, parameters, operations, implementation) as text; the caller
+ * frees it. */
 DDP_CALL ddp_status ddp_model_summary(const ddp_model *model, char **text_out);
-/* key=value lines of layouts and implementations, for the start-up fingerprint; the caller frees it. */
+/* key=value lines of layouts and implementations, for the start-up fingerprint; the caller frees
+ * it. */
 DDP_CALL ddp_status ddp_model_fingerprint(const ddp_model *model, char **text_out);
-/* For tests: output of layer `name` after a training forward, exported to plain memory of `count` elements. */
+/* For tests: output of layer `name` after a training forward, exported to plain memory of `count`
+ * elements. */
 DDP_CALL ddp_status ddp_model_export_output(ddp_model *model, const char *name, float *plain,
                                             size_t count);
 

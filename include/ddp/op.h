@@ -1,14 +1,14 @@
 /* op.h - operation plans: describe, create (the implementation is chosen once), run, destroy.
  *
- * A plan covers one layer's operation for one batch size: its forward pass and both backward passes,
- * which share layouts. A layout is how a tensor's elements lie in memory; it is the backend's own
- * business and opaque here. A plan takes its source's layout (the layout that the neighbour before
- * chose) and chooses the others; reorders that this needs are inside the plan. Gradients lie as their
- * values do: diff_src as src, diff_dst as dst, diff_weights as weights.
+ * A plan covers one layer's operation for one batch size: its forward pass and both backward
+ * passes, which share layouts. A layout is how a tensor's elements lie in memory; it is the
+ * backend's own business and opaque here. A plan takes its source's layout (the layout that the
+ * neighbour before chose) and chooses the others; reorders that this needs are inside the plan.
+ * Gradients lie as their values do: diff_src as src, diff_dst as dst, diff_weights as weights.
  *
- * The first plan of a layer fixes the layout of its weights; plans for other batch sizes are given that
- * layout and accept it. A plan belongs to the device that made it. Plans allocate nothing when run:
- * scratch memory is the caller's. */
+ * The first plan of a layer fixes the layout of its weights; plans for other batch sizes are given
+ * that layout and accept it. A plan belongs to the device that made it. Plans allocate nothing when
+ * run: scratch memory is the caller's. */
 #ifndef DDP_OP_H
 #define DDP_OP_H
 
@@ -21,8 +21,10 @@ extern "C" {
 /* ---- layouts ---- */
 typedef struct ddp_layout ddp_layout; /* counted */
 
-/* Row-major f32 of the given shape; a 4-d shape is [n][c][h][w], weights are [out][in][kh][kw] or [out][in]. */
-DDP_CALL ddp_status ddp_layout_plain(ddp_device *device, const ddp_shape *shape, ddp_layout **layout_out);
+/* Row-major f32 of the given shape; a 4-d shape is [n][c][h][w], weights are [out][in][kh][kw] or
+ * [out][in]. */
+DDP_CALL ddp_status ddp_layout_plain(ddp_device *device, const ddp_shape *shape,
+                                     ddp_layout **layout_out);
 DDP_API ddp_layout *ddp_layout_ref(ddp_layout *layout);
 DDP_API void ddp_layout_unref(ddp_layout *layout);
 /* Bytes in memory, padding included; a multiple of 4. Padding elements are always 0. */
@@ -34,18 +36,19 @@ DDP_API bool ddp_layout_equal(const ddp_layout *a, const ddp_layout *b);
 DDP_API const char *ddp_layout_name(const ddp_layout *layout);
 /* Local, synchronous, for files, hashes and tests: plain host memory <-> device memory in `layout`.
  * May allocate. Padding is written as 0. */
-DDP_CALL ddp_status ddp_layout_import(ddp_device *device, const ddp_layout *layout, const float *plain,
-                                      void *dst);
+DDP_CALL ddp_status ddp_layout_import(ddp_device *device, const ddp_layout *layout,
+                                      const float *plain, void *dst);
 DDP_CALL ddp_status ddp_layout_export(ddp_device *device, const ddp_layout *layout, const void *src,
                                       float *plain);
 
 /* ---- descriptors ---- */
 typedef enum ddp_op_kind {
-    DDP_OP_CONV2D,       /* dst = [relu](conv(src, weights) + bias) */
-    DDP_OP_LINEAR,       /* dst = [relu](src * weights^T + bias); src is flattened to [n][features] in plain order */
-    DDP_OP_RELU,         /* element by element */
-    DDP_OP_POOL2D,       /* average (over the window, no padding counted) or maximum */
-    DDP_OP_RESHAPE,      /* flatten: dst is plain [n][c*h*w] */
+    DDP_OP_CONV2D,  /* dst = [relu](conv(src, weights) + bias) */
+    DDP_OP_LINEAR,  /* dst = [relu](src * weights^T + bias); src is flattened to [n][features] in
+                       plain order */
+    DDP_OP_RELU,    /* element by element */
+    DDP_OP_POOL2D,  /* average (over the window, no padding counted) or maximum */
+    DDP_OP_RESHAPE, /* flatten: dst is plain [n][c*h*w] */
     DDP_OP_SOFTMAX_XENT, /* see below */
     DDP_OP_KIND_COUNT
 } ddp_op_kind;
@@ -65,10 +68,10 @@ typedef struct ddp_pool2d_desc {
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
 } ddp_pool2d_desc;
 
-/* Softmax cross-entropy over [n][classes] logits, fused with its gradient. Forward writes diff_src =
- * softmax - target for each sample (the gradient of the *sum* of the losses, not of their mean) and
- * adds to args->loss. Labels are int32 on the device. With smoothing s the target is
- * (1 - s) * onehot + s / classes. */
+/* Softmax cross-entropy over [n][classes] logits, fused with its gradient. Forward writes diff_src
+ * = softmax - target for each sample (the gradient of the *sum* of the losses, not of their mean)
+ * and adds to args->loss. Labels are int32 on the device. With smoothing s the target is (1 - s) *
+ * onehot + s / classes. */
 typedef struct ddp_xent_desc {
     double label_smoothing;
 } ddp_xent_desc;
@@ -85,22 +88,23 @@ typedef struct ddp_op_desc {
     } u;
 } ddp_op_desc;
 
-/* Local, pure. Output shape (with batch) and weight shape ([out][in][kh][kw]; ndim 0 without weights) for
- * a source shape with batch; DDP_ERR_SHAPE says what does not fit, in the caller's terms. */
+/* Local, pure. Output shape (with batch) and weight shape ([out][in][kh][kw]; ndim 0 without
+ * weights) for a source shape with batch; DDP_ERR_SHAPE says what does not fit, in the caller's
+ * terms. */
 DDP_CALL ddp_status ddp_op_infer(const ddp_op_desc *desc, const ddp_shape *src, ddp_shape *dst_out,
                                  ddp_shape *weights_out);
-/* Local, pure. Floating-point operations (a multiply-add is two) of one forward pass; backward data and
- * backward weights cost the same each. */
+/* Local, pure. Floating-point operations (a multiply-add is two) of one forward pass; backward data
+ * and backward weights cost the same each. */
 DDP_CALL ddp_status ddp_op_flops(const ddp_op_desc *desc, const ddp_shape *src, double *flops_out);
 
 /* ---- plans ---- */
 typedef struct ddp_op_plan ddp_op_plan;
 
-/* src: layout of the source (borrowed; referenced by the plan). weights: a layout fixed by an earlier
- * plan, or NULL to choose. May time candidates and call opts.choose: then collective over the ranks that
- * share the choice, else local. */
-DDP_CALL ddp_status ddp_op_plan_create(ddp_device *device, const ddp_op_desc *desc,
-                                       ddp_layout *src, ddp_layout *weights, ddp_op_plan **plan_out);
+/* src: layout of the source (borrowed; referenced by the plan). weights: a layout fixed by an
+ * earlier plan, or NULL to choose. May time candidates and call opts.choose: then collective over
+ * the ranks that share the choice, else local. */
+DDP_CALL ddp_status ddp_op_plan_create(ddp_device *device, const ddp_op_desc *desc, ddp_layout *src,
+                                       ddp_layout *weights, ddp_op_plan **plan_out);
 DDP_API void ddp_op_plan_destroy(ddp_op_plan *plan);
 /* Borrowed; NULL where the operation has none. */
 DDP_API ddp_layout *ddp_op_plan_dst(const ddp_op_plan *plan);
@@ -118,8 +122,8 @@ typedef enum ddp_op_pass {
     DDP_PASS_BACKWARD_WEIGHTS /* writes (not adds to) diff_weights and diff_bias */
 } ddp_op_pass;
 
-/* Device pointers; a pass reads only those that it needs. With a fused relu, backward passes read dst,
- * and the first of them to run (weights, where both run) masks diff_dst in place. */
+/* Device pointers; a pass reads only those that it needs. With a fused relu, backward passes read
+ * dst, and the first of them to run (weights, where both run) masks diff_dst in place. */
 typedef struct ddp_op_args {
     const void *src;
     void *dst;
@@ -147,20 +151,24 @@ typedef struct ddp_sgd_args {
 } ddp_sgd_args;
 
 /* w -= lr * step over [0, count): g = grad * inv_count + weight_decay * w; buf = momentum * buf +
- * (1 - dampening) * g (buf = g at the first step); step = nesterov ? g + momentum * buf : buf. One pass.
- * buf may be NULL if momentum is 0. Adds the sum of (grad * inv_count)^2 to *grad_sq if not NULL. */
+ * (1 - dampening) * g (buf = g at the first step); step = nesterov ? g + momentum * buf : buf. One
+ * pass. buf may be NULL if momentum is 0. Adds the sum of (grad * inv_count)^2 to *grad_sq if not
+ * NULL. */
 DDP_CALL ddp_status ddp_op_sgd(ddp_device *device, ddp_stream *stream, const ddp_sgd_args *args,
-                               float *w, const float *grad, float *buf, size_t count, double *grad_sq);
+                               float *w, const float *grad, float *buf, size_t count,
+                               double *grad_sq);
 /* dst += src over count elements. */
 DDP_CALL ddp_status ddp_op_add(ddp_device *device, ddp_stream *stream, float *dst, const float *src,
                                size_t count);
 /* *sum_out += sum of squares, in double. */
 DDP_CALL ddp_status ddp_op_sum_squares(ddp_device *device, ddp_stream *stream, const float *src,
                                        size_t count, double scale, double *sum_out);
-/* For evaluation: for each of n rows of [n][classes] logits (plain), the number of classes that rank before
- * the label: a larger logit, or an equal one with a lower index. A row with a NaN counts as `classes`. */
+/* For evaluation: for each of n rows of [n][classes] logits (plain), the number of classes that
+ * rank before the label: a larger logit, or an equal one with a lower index. A row with a NaN
+ * counts as `classes`. */
 DDP_CALL ddp_status ddp_op_label_rank(ddp_device *device, ddp_stream *stream, const float *logits,
-                                      const int32_t *labels, int64_t n, int64_t classes, int32_t *rank_out);
+                                      const int32_t *labels, int64_t n, int64_t classes,
+                                      int32_t *rank_out);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,8 @@
 /* optim.h - optimizers: one pass over a range of the flat buffers.
  *
- * Gradients arrive as sums over the global batch; the optimizer multiplies by 1/count. State lives in flat buffers of the
- * same layout as the parameters; a rank that owns a range only ever touches that range of them. One thread; local. */
+ * Gradients arrive as sums over the global batch; the optimizer multiplies by 1/count. State lives
+ * in flat buffers of the same layout as the parameters; a rank that owns a range only ever touches
+ * that range of them. One thread; local. */
 #ifndef DDP_OPTIM_H
 #define DDP_OPTIM_H
 
@@ -19,20 +20,24 @@ typedef struct ddp_optim_opts {
     bool nesterov;
 } ddp_optim_opts;
 
-#define DDP_OPTIM_OPTS_DEFAULTS {DDP_OPTIM_SGD, 0.2, 0.0, 0.0, 0.0, false}
+#define DDP_OPTIM_OPTS_DEFAULTS                                                                    \
+    {                                                                                              \
+        DDP_OPTIM_SGD, 0.2, 0.0, 0.0, 0.0, false                                                   \
+    }
 
 typedef struct ddp_optim ddp_optim;
 
-/* DDP_ERR_USAGE for values that make no sense together. The caller owns *optim_out; device and table are
- * borrowed. params and grads are the flat buffers. */
+/* DDP_ERR_USAGE for values that make no sense together. The caller owns *optim_out; device and
+ * table are borrowed. params and grads are the flat buffers. */
 DDP_CALL ddp_status ddp_optim_create(const ddp_optim_opts *opts, ddp_device *device,
                                      const ddp_param_table *table, ddp_optim **optim_out);
 DDP_API void ddp_optim_destroy(ddp_optim *optim);
 /* Starts a step: the learning rate and 1/count hold for all ranges of it. */
 DDP_API void ddp_optim_begin(ddp_optim *optim, double lr, double inv_count);
-/* Updates params[range] from grads[range]; adds the squared norm of the mean gradient over the range to *grad_sq. */
+/* Updates params[range] from grads[range]; adds the squared norm of the mean gradient over the
+ * range to *grad_sq. */
 DDP_CALL ddp_status ddp_optim_update(ddp_optim *optim, ddp_stream *stream, float *params,
-                                     const float *grads, size_t lo, size_t hi, double *grad_sq);
+                                     const float *grads, ddp_range range, double *grad_sq);
 /* Ends a step. */
 DDP_API void ddp_optim_end(ddp_optim *optim);
 

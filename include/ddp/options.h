@@ -1,10 +1,10 @@
 /* options.h - the modules' option tables joined into one command line, one INI file and one set of
  * environment variables.
  *
- * Each module describes its options in a constant table; a target is an offset into the module's own
- * options struct. The tables become argp children (glibc), the INI file is read through inih; nothing
- * is parsed here. Later sources win: defaults, --config FILE, DDP_TRAIN_NAME variables, command line.
- * For a key "batch-size" the variable is DDP_TRAIN_BATCH_SIZE. */
+ * Each module describes its options in a constant table; a target is an offset into the module's
+ * own options struct. The tables become argp children (glibc), the INI file is read through inih;
+ * nothing is parsed here. Later sources win: defaults, --config FILE, DDP_TRAIN_NAME variables,
+ * command line. For a key "batch-size" the variable is DDP_TRAIN_BATCH_SIZE. */
 #ifndef DDP_OPTIONS_H
 #define DDP_OPTIONS_H
 
@@ -55,9 +55,9 @@ DDP_CALL ddp_status ddp_options_create(const char *program, const char *doc,
                                        const ddp_option_group *groups, size_t group_count,
                                        ddp_options **options_out);
 DDP_API void ddp_options_destroy(ddp_options *options);
-/* Local, prints nothing. Reads all sources and writes the targets. DDP_ERR_USAGE names the option, where
- * it stood (command line, variable, file:line), what was found and what was expected; an unknown name
- * comes with the nearest known one. envp is environ or a test's own. */
+/* Local, prints nothing. Reads all sources and writes the targets. DDP_ERR_USAGE names the option,
+ * where it stood (command line, variable, file:line), what was found and what was expected; an
+ * unknown name comes with the nearest known one. envp is environ or a test's own. */
 DDP_CALL ddp_status ddp_options_parse(ddp_options *options, int argc, char **argv, char **envp,
                                       ddp_options_verdict *verdict_out);
 /* The text of --help, through argp_help(). The caller frees it with ddp_free(). */
@@ -70,7 +70,8 @@ DDP_CALL ddp_status ddp_options_ini(const ddp_options *options, char **text_out)
 DDP_API bool ddp_options_was_set(const ddp_options *options, const char *name);
 /* Calls fn for each option in order with its value as text. */
 DDP_API void ddp_options_visit(const ddp_options *options,
-                               void (*fn)(void *arg, const char *name, const char *value), void *arg);
+                               void (*fn)(void *arg, const char *name, const char *value),
+                               void *arg);
 
 #ifdef __cplusplus
 }

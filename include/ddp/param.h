@@ -1,9 +1,9 @@
-/* param.h - the parameter table: where each parameter lies in the flat buffers, and when its gradient
- * is complete.
+/* param.h - the parameter table: where each parameter lies in the flat buffers, and when its
+ * gradient is complete.
  *
- * All parameters lie in one flat f32 buffer, all gradients in another of the same layout, in the order
- * in which backward completes them (the last layer first). Each starts on a DDP_ALIGN_BYTES border; padding
- * is 0 in both and stays 0. Offsets and counts are in f32 elements. One thread. */
+ * All parameters lie in one flat f32 buffer, all gradients in another of the same layout, in the
+ * order in which backward completes them (the last layer first). Each starts on a DDP_ALIGN_BYTES
+ * border; padding is 0 in both and stays 0. Offsets and counts are in f32 elements. One thread. */
 #ifndef DDP_PARAM_H
 #define DDP_PARAM_H
 
@@ -16,11 +16,12 @@ extern "C" {
 enum { DDP_PARAM_NAME_BYTES = 64 };
 
 typedef enum ddp_param_flags {
-    DDP_PARAM_DECAY = 1,     /* weight decay applies (weights, not biases) */
+    DDP_PARAM_DECAY = 1, /* weight decay applies (weights, not biases) */
     DDP_PARAM_TRAINABLE = 2
 } ddp_param_flags;
 
-/* How a parameter is drawn at the start, in plain order, from (seed, DDP_RNG_INIT, its init number). */
+/* How a parameter is drawn at the start, in plain order, from (seed, DDP_RNG_INIT, its init
+ * number). */
 typedef struct ddp_param_init {
     enum { DDP_INIT_ZERO, DDP_INIT_NORMAL, DDP_INIT_UNIFORM } kind;
     double scale; /* standard deviation, or half width */
@@ -41,9 +42,10 @@ typedef struct ddp_param_table ddp_param_table;
 
 DDP_CALL ddp_status ddp_param_table_create(ddp_param_table **table_out);
 DDP_API void ddp_param_table_destroy(ddp_param_table *table);
-/* Adds a parameter behind the others (call in backward-completion order) and gives it its offset. The
- * table copies `param` and references its layout. DDP_ERR_SHAPE if the name exists. */
-DDP_CALL ddp_status ddp_param_table_add(ddp_param_table *table, const ddp_param *param, int *index_out);
+/* Adds a parameter behind the others (call in backward-completion order) and gives it its offset.
+ * The table copies `param` and references its layout. DDP_ERR_SHAPE if the name exists. */
+DDP_CALL ddp_status ddp_param_table_add(ddp_param_table *table, const ddp_param *param,
+                                        int *index_out);
 DDP_API int ddp_param_table_count(const ddp_param_table *table);
 DDP_API const ddp_param *ddp_param_table_at(const ddp_param_table *table, int index);
 /* -1 if there is none. */
@@ -55,11 +57,13 @@ DDP_API int64_t ddp_param_table_elements(const ddp_param_table *table);
 
 /* ---- completion of gradients ---- */
 typedef ddp_status (*ddp_param_ready_fn)(void *arg, int index);
-/* fn is called from ddp_param_grad_done() when a parameter's last contribution is in. NULL: nobody. */
+/* fn is called from ddp_param_grad_done() when a parameter's last contribution is in. NULL: nobody.
+ */
 DDP_API void ddp_param_table_on_ready(ddp_param_table *table, ddp_param_ready_fn fn, void *arg);
 /* Starts a backward: every parameter awaits use_count contributions. */
 DDP_API void ddp_param_table_begin(ddp_param_table *table);
-/* A layer's backward has added its contribution. Too many is DDP_ERR_INTERNAL and names the parameter. */
+/* A layer's backward has added its contribution. Too many is DDP_ERR_INTERNAL and names the
+ * parameter. */
 DDP_CALL ddp_status ddp_param_grad_done(ddp_param_table *table, int index);
 /* After a backward: DDP_ERR_INTERNAL names the parameters that never completed. */
 DDP_CALL ddp_status ddp_param_table_end(ddp_param_table *table);
@@ -70,8 +74,8 @@ DDP_CALL ddp_status ddp_param_export(ddp_device *device, const ddp_param *param,
 DDP_CALL ddp_status ddp_param_import(ddp_device *device, const ddp_param *param, const float *plain,
                                      float *flat);
 /* Draws every parameter: a function of (seed, init_number, element), equal on every rank. */
-DDP_CALL ddp_status ddp_param_table_init(ddp_device *device, const ddp_param_table *table, uint64_t seed,
-                                         float *flat);
+DDP_CALL ddp_status ddp_param_table_init(ddp_device *device, const ddp_param_table *table,
+                                         uint64_t seed, float *flat);
 /* XXH3 over names, shapes and plain values, in forward order. */
 DDP_CALL ddp_status ddp_param_table_hash(ddp_device *device, const ddp_param_table *table,
                                          const float *flat, uint64_t *hash_out);

@@ -1,11 +1,12 @@
 /* reducer.h - buckets of the flat gradient buffer, reduced while backward goes on.
  *
- * A bucket is a range of the flat gradient buffer, cut at parameter borders, in backward-completion order: nothing is
- * copied in or out. When the last shard's backward completes a bucket's last parameter, its reduction starts, in
- * bucket order on every rank. A rank that has several logical shards sums them first: the partial sums follow the
- * one tree that splits n shards at the largest power of two below n, as a binary counter of flat buffers.
- * A bucket that is reduced is handed to the owner's callback with the range that this rank owns, and then the updated
- * parameters of that range are published. One thread per rank. */
+ * A bucket is a range of the flat gradient buffer, cut at parameter borders, in backward-completion
+ * order: nothing is copied in or out. When the last shard's backward completes a bucket's last
+ * parameter, its reduction starts, in bucket order on every rank. A rank that has several logical
+ * shards sums them first: the partial sums follow the one tree that splits n shards at the largest
+ * power of two below n, as a binary counter of flat buffers. A bucket that is reduced is handed to
+ * the owner's callback with the range that this rank owns, and then the updated parameters of that
+ * range are published. One thread per rank. */
 #ifndef DDP_REDUCER_H
 #define DDP_REDUCER_H
 
@@ -20,33 +21,42 @@ typedef struct ddp_reducer_opts {
     double first_bucket_mb; /* MiB; a small first one, so that communication starts early */
     double bucket_cap_mb;   /* MiB */
     int64_t shards;         /* logical shards of this rank per step */
-    bool overlap;           /* false: everything starts in finish() */
+    bool overlap;           /* false: all starts in finish(), if that is called */
     bool update_early;      /* hand buckets over as they come; false: only when all are reduced */
 } ddp_reducer_opts;
 
-#define DDP_REDUCER_OPTS_DEFAULTS {1.0, 25.0, 1, true, true}
+#define DDP_REDUCER_OPTS_DEFAULTS                                                                  \
+    {                                                                                              \
+        1.0, 25.0, 1, true, true                                                                   \
+    }
 
-/* Updates the parameters of [lo, hi) (elements of the flat buffers) from the summed gradients there. */
-typedef ddp_status (*ddp_reducer_update_fn)(void *arg, size_t lo, size_t hi);
+/* Updates the parameters of a range (elements of the flat buffers) from the summed gradients there.
+ * shared: every rank owns this same range; otherwise it is this rank's alone. */
+typedef ddp_status (*ddp_reducer_update_fn)(void *arg, ddp_range range, bool shared);
 
 /* What a step's communication took on this rank, in nanoseconds. */
 typedef struct ddp_reducer_times {
-    int64_t comm_ns;    /* sum over buckets: from all ranks' entry to completion */
-    int64_t exposed_ns; /* spent waiting for communication after backward, or advancing it in between */
-    int64_t update_ns;  /* in the update callback */
+    int64_t comm_ns; /* sum over buckets: from all ranks' entry to completion */
+    int64_t
+        exposed_ns; /* spent waiting for communication after backward, or advancing it in between */
+    int64_t update_ns; /* in the update callback */
 } ddp_reducer_times;
 
 typedef struct ddp_reducer ddp_reducer;
 
-/* Collective (allocates the flat buffers from the communicator). The caller owns *reducer_out; table, comm and device
- * are borrowed. Registers itself as the table's ready callback. */
+/* Collective (allocates the flat buffers from the communicator). The caller owns *reducer_out;
+ * table, comm and device are borrowed. Registers itself as the table's ready callback. */
 DDP_CALL ddp_status ddp_reducer_create(const ddp_reducer_opts *opts, ddp_param_table *table,
-                                       ddp_device *device, ddp_comm *comm, ddp_reducer **reducer_out);
+                                       ddp_device *device, ddp_comm *comm,
+                                       ddp_reducer **reducer_out);
 /* Collective. NULL is fine. */
 DDP_API void ddp_reducer_destroy(ddp_reducer *reducer);
-/* The flat buffers; owned by the reducer. Backward writes to grads(); it may change from shard to shard. */
+/* The flat buffers; owned by the reducer. Backward writes to grads(); it may change from shard to
+ * shard. */
 DDP_API float *ddp_reducer_params(ddp_reducer *reducer);
 DDP_API float *ddp_reducer_grads(ddp_reducer *reducer);
+/* NULL: nobody; then gradients are reduced but nothing is updated or published. Not during a step.
+ */
 DDP_API void ddp_reducer_on_update(ddp_reducer *reducer, ddp_reducer_update_fn fn, void *arg);
 DDP_API int ddp_reducer_bucket_count(const ddp_reducer *reducer);
 /* Elements of a bucket. */
@@ -56,10 +66,12 @@ DDP_API ddp_range ddp_reducer_bucket(const ddp_reducer *reducer, int bucket);
 DDP_CALL ddp_status ddp_reducer_begin(ddp_reducer *reducer, int64_t shard);
 /* A shard without samples: contributes zeros. Instead of backward, after begin. */
 DDP_CALL ddp_status ddp_reducer_skip(ddp_reducer *reducer);
-/* Collective, after the last shard's backward: starts what has not started, waits, updates, publishes. */
+/* Collective, after the last shard's backward: starts what has not started, waits, updates,
+ * publishes. */
 DDP_CALL ddp_status ddp_reducer_finish(ddp_reducer *reducer, ddp_reducer_times *times_out);
-/* Collective. Only reduces: gradients are summed on every rank afterwards, nothing is updated. For tests and naive. */
-DDP_CALL ddp_status ddp_reducer_reduce_only(ddp_reducer *reducer, ddp_reducer_times *times_out);
+/* Collective, instead of finish, without an update callback: afterwards every rank has the sums of
+ * all gradients. */
+DDP_CALL ddp_status ddp_reducer_gather(ddp_reducer *reducer, ddp_reducer_times *times_out);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
-/* rng.h - counter-based random numbers: a value is a function of (seed, purpose, index), nothing else.
+/* rng.h - counter-based random numbers: a value is a function of (seed, purpose, index), nothing
+ * else.
  *
  * The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as
  * 1, 2, 3", SC 2011). There is no state to save, and rank, thread and order of the draws do not
@@ -26,10 +27,12 @@ typedef enum ddp_rng_purpose {
 
 typedef struct ddp_rng {
     uint32_t key[2];
-    uint32_t stream[2]; /* upper half of the counter: purpose and a number such as epoch or parameter */
+    uint32_t
+        stream[2]; /* upper half of the counter: purpose and a number such as epoch or parameter */
 } ddp_rng;
 
-/* The bare block function: ten rounds over the counter with the key, as in the paper's test vectors. */
+/* The bare block function: ten rounds over the counter with the key, as in the paper's test
+ * vectors. */
 DDP_API void ddp_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 /* A stream of 2^64 blocks for (seed, purpose, number). */
@@ -40,8 +43,9 @@ DDP_API void ddp_rng_block(const ddp_rng *rng, uint64_t index, uint32_t out[4]);
 DDP_API uint32_t ddp_rng_u32(const ddp_rng *rng, uint64_t index);
 /* Uniform in [0, 1), a multiple of 2^-24. */
 DDP_API float ddp_rng_uniform(const ddp_rng *rng, uint64_t index);
-/* Fills dst with N(0, 1) draws of elements [first, first + count), by Box-Muller in double precision on
- * word pairs, so that any cut of the range gives the same values. first and count may be odd. */
+/* Fills dst with N(0, 1) draws of elements [first, first + count), by Box-Muller in double
+ * precision on word pairs, so that any cut of the range gives the same values. first and count may
+ * be odd. */
 DDP_API void ddp_rng_normal_fill(const ddp_rng *rng, uint64_t first, size_t count, float *dst);
 
 #ifdef __cplusplus

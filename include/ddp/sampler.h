@@ -1,11 +1,11 @@
 /* sampler.h - which samples form a logical shard of a global step.
  *
- * Pure arithmetic, no state, no memory: a function of (seed, epoch, step, global batch, logical shards K, shard).
- * Rank and world do not enter. The epoch's order is a keyed bijection of [0, size): a balanced Feistel
- * network over the next even power of two with Philox round functions, walked until it lands inside the
- * range (cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002).
- * Global step s takes positions [s*B, min((s+1)*B, size)); logical shard v takes its contiguous part,
- * and parts differ by at most one sample. Any thread. Local. */
+ * Pure arithmetic, no state, no memory: a function of (seed, epoch, step, global batch, logical
+ * shards K, shard). Rank and world do not enter. The epoch's order is a keyed bijection of [0,
+ * size): a balanced Feistel network over the next even power of two with Philox round functions,
+ * walked until it lands inside the range (cycle walking; Black and Rogaway, "Ciphers with Arbitrary
+ * Finite Domains", CT-RSA 2002). Global step s takes positions [s*B, min((s+1)*B, size)); logical
+ * shard v takes its contiguous part, and parts differ by at most one sample. Any thread. Local. */
 #ifndef DDP_SAMPLER_H
 #define DDP_SAMPLER_H
 
@@ -29,14 +29,15 @@ DDP_CALL ddp_status ddp_sampler_check(const ddp_sampler *sampler);
 DDP_API int64_t ddp_sampler_steps(const ddp_sampler *sampler);
 /* Samples of a global step over all shards. */
 DDP_API int64_t ddp_sampler_step_count(const ddp_sampler *sampler, int64_t step);
-/* Position range [*first_out, *first_out + return value) of a shard within the epoch. May be empty. */
+/* Position range [*first_out, *first_out + return value) of a shard within the epoch. May be empty.
+ */
 DDP_API int64_t ddp_sampler_shard(const ddp_sampler *sampler, int64_t step, int64_t shard,
                                   int64_t *first_out);
 /* Sample index at a position of the epoch. */
 DDP_API int64_t ddp_sampler_index(const ddp_sampler *sampler, int64_t epoch, int64_t position);
 /* Fills indices for positions [first, first + count). */
-DDP_API void ddp_sampler_indices(const ddp_sampler *sampler, int64_t epoch, int64_t first, int64_t count,
-                                 int64_t *indices);
+DDP_API void ddp_sampler_indices(const ddp_sampler *sampler, int64_t epoch, int64_t first,
+                                 int64_t count, int64_t *indices);
 
 #ifdef __cplusplus
 }

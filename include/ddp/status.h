@@ -2,8 +2,8 @@
  *
  * A function that the world can make fail (file, option, network, memory) returns a ddp_status. The
  * first function that knows the cause writes the message with DDP_FAIL; its callers only pass the
- * status up (DDP_TRY). The message belongs to the thread and lasts until that thread's next failure.
- * DDP_ASSERT is for our own bugs, stays in release builds, and takes the fatal path.
+ * status up (DDP_TRY). The message belongs to the thread and lasts until that thread's next
+ * failure. DDP_ASSERT is for our own bugs, stays in release builds, and takes the fatal path.
  *
  * The rank context says which rank a thread works for. Loopback runs many ranks in one process, so
  * it is per thread, and threads made by ddp_thread_start() inherit their maker's. */
@@ -52,8 +52,8 @@ DDP_API const char *ddp_status_name(ddp_status status);
 DDP_API const char *ddp_status_message(void);
 /* Local. Writes the calling thread's message and returns status. file may be NULL. Used by the
  * macros below, and to carry a message from one thread or rank to another. */
-DDP_API ddp_status ddp_status_set(ddp_status status, const char *file, int line, const char *fmt, ...)
-    DDP_PRINTF(4, 5);
+DDP_API ddp_status ddp_status_set(ddp_status status, const char *file, int line, const char *fmt,
+                                  ...) DDP_PRINTF(4, 5);
 /* Local. Puts "prefix: " before the current message and returns status. */
 DDP_API ddp_status ddp_status_prefix(ddp_status status, const char *fmt, ...) DDP_PRINTF(2, 3);
 /* Local. The process exit status for a run that ended so: 0 trained, 2 usage, else 1. */
@@ -69,22 +69,23 @@ DDP_API const ddp_rank_ctx *ddp_rank_ctx_get(void);
 DDP_API __attribute__((noreturn)) void ddp_fatal(const char *fmt, ...) DDP_PRINTF(1, 2);
 /* Any thread. As ddp_fatal, but prints nothing: somebody else has said the cause already. */
 DDP_API __attribute__((noreturn)) void ddp_fatal_quiet(void);
-DDP_API __attribute__((noreturn)) void ddp_assert_failed(const char *file, int line, const char *expr);
+DDP_API __attribute__((noreturn)) void ddp_assert_failed(const char *file, int line,
+                                                         const char *expr);
 
 #define DDP_FAIL(status, ...) ddp_status_set((status), __FILE__, __LINE__, __VA_ARGS__)
 
-#define DDP_TRY(expr)                          \
-    do {                                       \
-        ddp_status ddp_try_status_ = (expr);   \
-        if (ddp_try_status_ != DDP_OK)         \
-            return ddp_try_status_;            \
+#define DDP_TRY(expr)                                                                              \
+    do {                                                                                           \
+        ddp_status ddp_try_status_ = (expr);                                                       \
+        if (ddp_try_status_ != DDP_OK)                                                             \
+            return ddp_try_status_;                                                                \
     } while (0)
 
-#define DDP_TRY_GOTO(st, expr, label) \
-    do {                              \
-        (st) = (expr);                \
-        if ((st) != DDP_OK)           \
-            goto label;               \
+#define DDP_TRY_GOTO(st, expr, label)                                                              \
+    do {                                                                                           \
+        (st) = (expr);                                                                             \
+        if ((st) != DDP_OK)                                                                        \
+            goto label;                                                                            \
     } while (0)
 
 #define DDP_ASSERT(expr) ((expr) ? (void)0 : ddp_assert_failed(__FILE__, __LINE__, #expr))

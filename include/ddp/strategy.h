@@ -1,7 +1,8 @@
 /* strategy.h - who computes what, and when the ranks talk: one training step.
  *
- * ddp: buckets reduced during backward. sync: the same after backward. naive: gradients to rank 0, update there,
- * parameters back (what DataParallel does). All give the same result. A strategy is a table in src/strategy. */
+ * ddp: buckets reduced during backward. sync: the same after backward. naive: gradients to rank 0,
+ * update there, parameters back (what DataParallel does). All give the same result. A strategy is a
+ * table in src/strategy. */
 #ifndef DDP_STRATEGY_H
 #define DDP_STRATEGY_H
 
@@ -30,13 +31,15 @@ typedef struct ddp_step_stats {
     double loss_sum;    /* over the global batch */
     int64_t count;      /* samples of the global batch */
     double grad_norm;   /* of the mean gradient */
-    bool nonfinite;     /* loss or gradient */
-    int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns, step_ns; /* slowest rank */
+    int nonfinite_rank; /* the first rank whose loss or gradients are not finite; -1: none */
+    int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns,
+        step_ns; /* slowest rank */
 } ddp_step_stats;
 
 typedef struct ddp_strategy ddp_strategy;
 
-/* Collective. model is planned; the strategy makes the flat buffers and binds them. All pointers are borrowed. */
+/* Collective. model is planned; the strategy makes the flat buffers and binds them. All pointers
+ * are borrowed. */
 DDP_CALL ddp_status ddp_strategy_create(const ddp_strategy_ops *ops, const ddp_strategy_opts *opts,
                                         ddp_model *model, ddp_device *device, ddp_comm *comm,
                                         ddp_strategy **strategy_out);
@@ -47,13 +50,14 @@ DDP_API float *ddp_strategy_params(ddp_strategy *strategy);
 /* The flat gradients of the last step, for tests. */
 DDP_API const float *ddp_strategy_grads(ddp_strategy *strategy);
 
-/* Collective. One global step: takes this rank's shards from the loader, computes, reduces, updates. count is the global
- * batch of the step (sampler.h), lr its learning rate. */
-DDP_CALL ddp_status ddp_strategy_step(ddp_strategy *strategy, ddp_loader *loader, int64_t count, double lr,
-                                      ddp_step_stats *stats_out);
-/* Collective, for tests: as step, but stops before the update; then grads hold the sums over the global batch on every rank. */
-DDP_CALL ddp_status ddp_strategy_gradients(ddp_strategy *strategy, ddp_loader *loader, int64_t count,
-                                           ddp_step_stats *stats_out);
+/* Collective. One global step: takes this rank's shards from the loader, computes, reduces,
+ * updates. count is the global batch of the step (sampler.h), lr its learning rate. */
+DDP_CALL ddp_status ddp_strategy_step(ddp_strategy *strategy, ddp_loader *loader, int64_t count,
+                                      double lr, ddp_step_stats *stats_out);
+/* Collective, for tests: as step, but stops before the update; then grads hold the sums over the
+ * global batch on every rank. */
+DDP_CALL ddp_status ddp_strategy_gradients(ddp_strategy *strategy, ddp_loader *loader,
+                                           int64_t count, ddp_step_stats *stats_out);
 
 #ifdef __cplusplus
 }

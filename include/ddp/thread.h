@@ -1,5 +1,6 @@
 /* thread.h - named threads, locks with deadlines, a bounded queue, and the monotonic clock.
- * Times are nanoseconds of CLOCK_MONOTONIC; a deadline is an absolute time, DDP_NO_DEADLINE never. */
+ * Times are nanoseconds of CLOCK_MONOTONIC; a deadline is an absolute time, DDP_NO_DEADLINE never.
+ */
 #ifndef DDP_THREAD_H
 #define DDP_THREAD_H
 
@@ -23,8 +24,8 @@ typedef struct ddp_thread {
     bool running;
 } ddp_thread;
 
-/* Starts fn(arg) under a name of at most 15 bytes. The thread inherits the caller's rank context and
- * blocks all signals. The caller joins it. */
+/* Starts fn(arg) under a name of at most 15 bytes. The thread inherits the caller's rank context
+ * and blocks all signals. The caller joins it. */
 DDP_CALL ddp_status ddp_thread_start(ddp_thread *thread, const char *name, void *(*fn)(void *),
                                      void *arg);
 /* No effect on a thread that is not running. */
@@ -48,7 +49,11 @@ DDP_API void ddp_monitor_wake_all(ddp_monitor *monitor);
 /* A bounded first-in first-out queue of pointers. Any thread may push and pop. */
 typedef struct ddp_queue ddp_queue;
 
-typedef enum ddp_queue_result { DDP_QUEUE_OK, DDP_QUEUE_CLOSED, DDP_QUEUE_TIMEOUT } ddp_queue_result;
+typedef enum ddp_queue_result {
+    DDP_QUEUE_OK,
+    DDP_QUEUE_CLOSED,
+    DDP_QUEUE_TIMEOUT
+} ddp_queue_result;
 
 DDP_CALL ddp_status ddp_queue_create(size_t capacity, ddp_queue **queue_out);
 DDP_API void ddp_queue_destroy(ddp_queue *queue);

@@ -69,9 +69,11 @@ typedef struct ddp_trainer_parts {
 /* Collective. Trains to the end. */
 DDP_CALL ddp_status ddp_trainer_run(const ddp_trainer_opts *opts, const ddp_run_info *info,
                                     const ddp_trainer_parts *parts, ddp_run_summary *summary_out);
-/* Collective. DDP_ERR_MISMATCH names the first rank, and the first parameter, that differ from rank 0. */
-DDP_CALL ddp_status ddp_check_replicas(ddp_comm *comm, ddp_device *device, const ddp_param_table *table,
-                                       const float *params, int64_t step);
+/* Collective. DDP_ERR_MISMATCH names the first rank, and the first parameter, that differ from rank
+ * 0. */
+DDP_CALL ddp_status ddp_check_replicas(ddp_comm *comm, ddp_device *device,
+                                       const ddp_param_table *table, const float *params,
+                                       int64_t step);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,9 @@
 /* work.h - one communication: what it is (descriptor), its number, deadline, progress and times.
  *
  * The caller owns the ddp_work struct and the buffers; both belong to the operation until
- * ddp_work_wait() returns, whatever it returns. Works of a communicator are numbered in the order of
- * submission, which is the same on every rank; a work that is not complete at its deadline fails, and
- * with it the communicator. */
+ * ddp_work_wait() returns, whatever it returns. Works of a communicator are numbered in the order
+ * of submission, which is the same on every rank; a work that is not complete at its deadline
+ * fails, and with it the communicator. */
 #ifndef DDP_WORK_H
 #define DDP_WORK_H
 
@@ -17,14 +17,17 @@ typedef enum ddp_reduce_op { DDP_REDUCE_SUM, DDP_REDUCE_MAX, DDP_REDUCE_MIN } dd
 
 typedef enum ddp_coll_kind {
     DDP_COLL_BARRIER,
-    DDP_COLL_BROADCAST,    /* buf: root's to everybody's */
-    DDP_COLL_REDUCE,       /* buf: sum lands at root; the others' contents are undefined afterwards */
-    DDP_COLL_ALLREDUCE,    /* buf: in place, everybody has everything; work.owned covers the buffer */
-    DDP_COLL_REDUCE_OWNED, /* buf: in place; only work.owned holds the result afterwards. A backend that has no use
-                            * for slices does an allreduce and everybody owns everything. */
-    DDP_COLL_PUBLISH,      /* buf: everybody's owned range (as REDUCE_OWNED of the same buffer length gave it) is copied to
-                            * everybody. Nothing to do where everybody owns everything. */
-    DDP_COLL_ALLGATHER     /* src: count elements of each rank; buf: world * count elements in rank order */
+    DDP_COLL_BROADCAST, /* buf: root's to everybody's */
+    DDP_COLL_REDUCE,    /* buf: sum lands at root; the others' contents are undefined afterwards */
+    DDP_COLL_ALLREDUCE, /* buf: in place, everybody has everything; work.owned covers the buffer */
+    DDP_COLL_REDUCE_OWNED, /* buf: in place; only work.owned holds the result afterwards. A backend
+                            * that has no use for slices does an allreduce and everybody owns
+                            * everything. */
+    DDP_COLL_PUBLISH,  /* buf: everybody's owned range (as REDUCE_OWNED of the same buffer length
+                        * gave it) is copied to  everybody. Nothing to do where everybody owns
+                        * everything. */
+    DDP_COLL_ALLGATHER /* src: count elements of each rank; buf: world * count elements in rank
+                          order */
 } ddp_coll_kind;
 
 /* One collective, as the caller describes it. */
@@ -42,22 +45,18 @@ typedef struct ddp_coll {
 
 typedef struct ddp_comm ddp_comm;
 
-/* [lo, hi) in elements */
-typedef struct ddp_range {
-    size_t lo, hi;
-} ddp_range;
-
 typedef struct ddp_work {
     ddp_comm *comm;
     ddp_coll coll;
     uint64_t seq;
-    int64_t submit_ns, start_ns, end_ns; /* monotonic; start: all ranks had entered, as far as this rank knows */
+    int64_t submit_ns, start_ns,
+        end_ns; /* monotonic; start: all ranks had entered, as far as this rank knows */
     int64_t deadline_ns;
     ddp_range owned;
     ddp_status status; /* valid once done */
     char message[256]; /* the cause, if status is not DDP_OK */
-    int done; /* read and written through __atomic builtins only: C and C++ agree on it */
-    int stage; /* the backend's own */
+    int done;          /* read and written through __atomic builtins only: C and C++ agree on it */
+    int stage;         /* the backend's own */
     struct ddp_work *next; /* the queue's own */
 } ddp_work;
 

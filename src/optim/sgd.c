@@ -1,0 +1,36 @@
+/* sgd.c - stochastic gradient descent with momentum, dampening, Nesterov and weight decay, as
+ * torch.optim.SGD defines them: g += wd*w; buf = g at the first step, then momentum*buf +
+ * (1-dampening)*g; g = g + momentum*buf if nesterov, else buf; w -= lr*g. */
+#include "optim/optim_impl.h"
+
+static ddp_status sgd_check(const ddp_optim_opts *opts)
+{
+    if (opts->nesterov && (opts->momentum <= 0 || opts->dampening != 0))
+        return DDP_FAIL(DDP_ERR_USAGE,
+                        "--nesterov needs --momentum above 0 and --dampening 0, found %g and %g",
+                        opts->momentum, opts->dampening);
+    return DDP_OK;
+}
+
+static int sgd_slots(const ddp_optim_opts *opts)
+{
+    return opts->momentum != 0 ? 1 : 0;
+}
+
+static ddp_status sgd_update(ddp_optim *optim, ddp_stream *stream, float *params,
+                             const float *grads, ddp_range range, double *grad_sq)
+{
+    const ddp_optim_opts *o = &optim->opts;
+    ddp_sgd_args args = {.lr = optim->lr,
+                         .momentum = o->momentum,
+                         .weight_decay = o->weight_decay,
+                         .dampening = o->dampening,
+                         .nesterov = o->nesterov,
+                         .first = optim->steps == 0,
+                         .inv_count = optim->inv_count};
+    float *buf = optim->slot_count > 0 ? optim->slots[0] + range.lo : NULL;
+    return ddp_op_sgd(optim->device, stream, &args, params + range.lo, grads + range.lo, buf,
+                      range.hi - range.lo, grad_sq);
+}
+
+const ddpi_optim_ops ddpi_optim_sgd = {"sgd", sgd_check, sgd_slots, sgd_update};

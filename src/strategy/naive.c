@@ -1,0 +1,46 @@
+/* naive.c - what DataParallel does: all gradients to rank 0, which updates and sends the parameters
+ * back.
+ *
+ * Here to be compared with. Rank 0's link carries everything, and the other ranks wait for its
+ * update. */
+#include "ddp/thread.h"
+#include "strategy/strategy_impl.h"
+
+static ddp_status run(ddp_strategy *s, ddp_coll_kind kind, float *buf, size_t count,
+                      const char *what)
+{
+    ddp_coll coll = {.kind = kind,
+                     .dtype = DDP_F32,
+                     .op = DDP_REDUCE_SUM,
+                     .root = 0,
+                     .buf = buf,
+                     .count = count,
+                     .bucket = -1,
+                     .what = what};
+    ddp_work work;
+    DDP_TRY(ddp_comm_submit(s->comm, &coll, &work));
+    return ddp_work_wait(&work);
+}
+
+static ddp_status exchange(ddp_strategy *s, ddp_step_stats *stats)
+{
+    size_t length = ddp_param_table_length(ddp_model_params(s->model));
+    int64_t start = ddp_now_ns();
+    DDP_TRY(ddp_param_table_end(ddp_model_params(s->model)));
+    DDP_TRY(run(s, DDP_COLL_REDUCE, ddp_reducer_grads(s->reducer), length, "gradients to rank 0"));
+    int64_t update_start = ddp_now_ns();
+    if (ddp_comm_rank(s->comm) == 0)
+        DDP_TRY(ddpi_strategy_update(s, (ddp_range){0, length}, true));
+    stats->optim_ns = ddp_now_ns() - update_start;
+    DDP_TRY(run(s, DDP_COLL_BROADCAST, ddp_reducer_params(s->reducer), length, "parameters"));
+    stats->comm_ns = ddp_now_ns() - start - stats->optim_ns;
+    stats->exposed_ns = stats->comm_ns;
+    return DDP_OK;
+}
+
+static const ddp_strategy_ops naive_ops = {"naive", false, exchange};
+
+const ddp_strategy_ops *ddp_strategy_naive(void)
+{
+    return &naive_ops;
+}

@@ -1,0 +1,74 @@
+/* strategy.c - what all strategies share: life, buffers, and the update of a range. */
+#include "strategy/strategy_impl.h"
+
+#include "ddp/memory.h"
+
+const char *ddp_strategy_name(const ddp_strategy_ops *ops)
+{
+    return ops->name;
+}
+
+ddp_status ddpi_strategy_update(void *arg, ddp_range range, bool shared)
+{
+    ddp_strategy *s = arg;
+    /* A range that everybody owns counts once in the global norm. */
+    bool counts = !shared || ddp_comm_rank(s->comm) == 0;
+    return ddp_optim_update(s->optim, ddp_device_main_stream(s->device),
+                            ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer), range,
+                            counts ? &s->grad_sq : NULL);
+}
+
+static ddp_status create_local(ddp_strategy *s)
+{
+    DDP_TRY(DDP_ALLOC(s->words, (size_t)ddp_comm_world(s->comm)));
+    return ddp_optim_create(&s->opts.optim, s->device, ddp_model_params(s->model), &s->optim);
+}
+
+ddp_status ddp_strategy_create(const ddp_strategy_ops *ops, const ddp_strategy_opts *opts,
+                               ddp_model *model, ddp_device *device, ddp_comm *comm,
+                               ddp_strategy **strategy_out)
+{
+    ddp_strategy *s = NULL;
+    ddp_status st = DDP_ALLOC(s, 1);
+    if (st == DDP_OK) {
+        s->ops = ops;
+        s->opts = *opts;
+        s->opts.reducer.overlap = ops->overlap;
+        s->model = model;
+        s->device = device;
+        s->comm = comm;
+        st = create_local(s);
+    }
+    DDP_TRY_GOTO(st, ddp_comm_agree(comm, st, "set up the optimizer"), err);
+    DDP_TRY_GOTO(
+        st,
+        ddp_reducer_create(&s->opts.reducer, ddp_model_params(model), device, comm, &s->reducer),
+        err);
+    ddp_reducer_on_update(s->reducer, ddpi_strategy_update, s);
+    ddp_model_bind(model, ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer));
+    *strategy_out = s;
+    return DDP_OK;
+err:
+    ddp_strategy_destroy(s);
+    return st;
+}
+
+void ddp_strategy_destroy(ddp_strategy *s)
+{
+    if (s == NULL)
+        return;
+    ddp_reducer_destroy(s->reducer);
+    ddp_optim_destroy(s->optim);
+    ddp_free(s->words);
+    ddp_free(s);
+}
+
+float *ddp_strategy_params(ddp_strategy *s)
+{
+    return ddp_reducer_params(s->reducer);
+}
+
+const float *ddp_strategy_grads(ddp_strategy *s)
+{
+    return ddp_reducer_grads(s->reducer);
+}

@@ -1,0 +1,37 @@
+/* strategy_impl.h - the table behind a strategy, and what the data-parallel ones share. */
+#ifndef DDP_STRATEGY_IMPL_H
+#define DDP_STRATEGY_IMPL_H
+
+#include "ddp/strategy.h"
+
+struct ddp_strategy_ops {
+    const char *name;
+    bool overlap; /* reductions start during backward */
+    /* After the last shard's backward: reduces, updates and shares, and fills comm_ns and
+     * exposed_ns. */
+    ddp_status (*exchange)(ddp_strategy *strategy, ddp_step_stats *stats);
+};
+
+/* What a rank tells the others about its part of a step. */
+typedef struct ddpi_control_word {
+    double loss_sum, grad_sq;
+    int64_t count;
+    int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns, step_ns;
+} ddpi_control_word;
+
+struct ddp_strategy {
+    const ddp_strategy_ops *ops;
+    ddp_strategy_opts opts;
+    ddp_model *model;
+    ddp_device *device;
+    ddp_comm *comm;
+    ddp_reducer *reducer;
+    ddp_optim *optim;
+    ddpi_control_word *words; /* [world] */
+    double grad_sq;           /* of the ranges that this rank answers for */
+};
+
+/* Updates a range in the flat buffers; the reducer's callback. */
+DDP_INNER ddp_status ddpi_strategy_update(void *strategy, ddp_range range, bool shared);
+
+#endif

@@ -1,0 +1,118 @@
+/* sync_step.c - the synchronous data-parallel step: shards forward and backward, exchange, control
+ * word.
+ *
+ * Losses and gradients are sums over samples everywhere; the only division is by the count of the
+ * global batch, in the optimizer (and here, for the norm that is reported). The count is known from
+ * the sampler before the first update, and checked against what the ranks really computed in the
+ * control word, which every rank gathers at the end of every step. ddp and sync differ in one flag.
+ */
+#include <math.h>
+
+#include "ddp/thread.h"
+#include "strategy/strategy_impl.h"
+
+/* ---- this rank's part ---- */
+
+static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_control_word *word)
+{
+    DDP_TRY(ddp_reducer_begin(s->reducer, batch->shard));
+    if (batch->count == 0)
+        return ddp_reducer_skip(s->reducer);
+    ddp_model_bind(s->model, ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer));
+    ddp_model_input input = {batch->inputs, batch->labels, batch->count};
+    double loss;
+    int64_t start = ddp_now_ns();
+    DDP_TRY(ddp_model_forward(s->model, &input, &loss));
+    int64_t middle = ddp_now_ns();
+    DDP_TRY(ddp_model_backward(s->model)); /* completes gradients, which starts buckets */
+    word->forward_ns += middle - start;
+    word->backward_ns += ddp_now_ns() - middle;
+    word->loss_sum += loss;
+    word->count += batch->count;
+    return DDP_OK;
+}
+
+static ddp_status compute(ddp_strategy *s, ddp_loader *loader, ddpi_control_word *word)
+{
+    for (int64_t i = 0; i < s->opts.reducer.shards; i++) {
+        const ddp_batch *batch;
+        DDP_TRY(ddp_loader_next(loader, &batch));
+        word->data_ns += batch->wait_ns;
+        ddp_batch local = *batch;
+        local.shard = i; /* the loader counts over all ranks */
+        DDP_TRY(compute_shard(s, &local, word));
+    }
+    return DDP_OK;
+}
+
+/* ---- all ranks' parts ---- */
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Sums in rank order, times as those of the slowest rank. */
+static void combine(const ddpi_control_word *words, int world, ddp_step_stats *stats)
+{
+    double grad_sq = 0;
+    *stats = (ddp_step_stats){.nonfinite_rank = -1};
+    for (int r = 0; r < world; r++) {
+        const ddpi_control_word *w = &words[r];
+        if (stats->nonfinite_rank < 0 && (!isfinite(w->loss_sum) || !isfinite(w->grad_sq)))
+            stats->nonfinite_rank = r;
+        stats->loss_sum += w->loss_sum;
+        stats->count += w->count;
+        grad_sq += w->grad_sq;
+        stats->data_ns = larger(stats->data_ns, w->data_ns);
+        stats->forward_ns = larger(stats->forward_ns, w->forward_ns);
+        stats->backward_ns = larger(stats->backward_ns, w->backward_ns);
+        stats->comm_ns = larger(stats->comm_ns, w->comm_ns);
+        stats->exposed_ns = larger(stats->exposed_ns, w->exposed_ns);
+        stats->optim_ns = larger(stats->optim_ns, w->optim_ns);
+        stats->step_ns = larger(stats->step_ns, w->step_ns);
+    }
+    stats->grad_norm = sqrt(grad_sq);
+}
+
+static ddp_status share(ddp_strategy *s, const ddpi_control_word *word, int64_t count,
+                        ddp_step_stats *stats_out)
+{
+    DDP_TRY(ddp_comm_allgather(s->comm, word, sizeof *word, s->words));
+    combine(s->words, ddp_comm_world(s->comm), stats_out);
+    if (stats_out->count != count)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "the ranks computed %lld samples in a step of %lld",
+                        (long long)stats_out->count, (long long)count);
+    return DDP_OK;
+}
+
+ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count, double lr,
+                             ddp_step_stats *stats_out)
+{
+    ddpi_control_word word = {0};
+    ddp_step_stats mine = {0};
+    int64_t start = ddp_now_ns();
+    s->grad_sq = 0;
+    ddp_optim_begin(s->optim, lr, 1.0 / (double)count);
+    DDP_TRY(compute(s, loader, &word));
+    DDP_TRY(s->ops->exchange(s, &mine));
+    ddp_optim_end(s->optim);
+    word.grad_sq = s->grad_sq;
+    word.comm_ns = mine.comm_ns;
+    word.exposed_ns = mine.exposed_ns;
+    word.optim_ns = mine.optim_ns;
+    word.step_ns = ddp_now_ns() - start;
+    return share(s, &word, count, stats_out);
+}
+
+ddp_status ddp_strategy_gradients(ddp_strategy *s, ddp_loader *loader, int64_t count,
+                                  ddp_step_stats *stats_out)
+{
+    ddpi_control_word word = {0};
+    ddp_reducer_times times;
+    ddp_reducer_on_update(s->reducer, NULL, NULL);
+    DDP_TRY(compute(s, loader, &word));
+    DDP_TRY(ddp_reducer_gather(s->reducer, &times));
+    ddp_reducer_on_update(s->reducer, ddpi_strategy_update, s);
+    return share(s, &word, count, stats_out);
+}

@@ -1,0 +1,343 @@
+/* reducer.c - counts gradients, starts buckets in order, and drives reduce -> update -> publish.
+ *
+ * A bucket goes through the stages of enum stage. Two cursors keep the order that all ranks share:
+ * `launched` (next bucket to reduce) and `settled` (next bucket to update). Both only move forward,
+ * so the sequence of collectives on a communicator is: reductions in bucket order, and a bucket's
+ * publication whenever its update is done. Ranks finish layers at different times, therefore the
+ * publications are submitted only in finish(), after the last reduction: their place in the
+ * sequence must not depend on timing. Updates themselves may come earlier, since they are local.
+ *
+ * Partial sums: shard i of this rank, unless it is the last, writes to level[t], t being the number
+ * of trailing one bits of i, and then adds levels 0 .. t-1. The last shard writes to the
+ * communicator's buffer and adds the levels of its one bits, lowest first. This gives the tree that
+ * splits n shards at the largest power of two below n, with no copy.
+ *
+ * Everything runs in the rank's compute thread. */
+#include "ddp/reducer.h"
+
+#include "ddp/memory.h"
+#include "ddp/thread.h"
+#include "sync/bucket.h"
+
+enum { MAX_LEVELS = 32 };
+
+typedef enum stage { STAGE_FILLING, STAGE_COMPLETE, STAGE_REDUCING, STAGE_UPDATED } stage;
+
+typedef struct bucket {
+    stage stage;
+    int pending; /* parameters whose gradient is still to come */
+    ddp_work reduce, publish;
+} bucket;
+
+struct ddp_reducer {
+    ddp_reducer_opts opts;
+    ddp_param_table *table;
+    ddp_device *device;
+    ddp_comm *comm;
+    ddpi_bucket_plan plan;
+    bucket *buckets;
+    int launched, settled;
+    float *params, *grads; /* from the communicator */
+    float *levels[MAX_LEVELS];
+    int level_count;
+    size_t length;
+    int64_t shard; /* of this step, whose backward runs */
+    float *target; /* where it writes */
+    ddp_reducer_update_fn update;
+    void *update_arg;
+    ddp_reducer_times times;
+};
+
+static bool last_shard(const ddp_reducer *r)
+{
+    return r->shard + 1 == r->opts.shards;
+}
+
+/* ---- from gradients to complete buckets ---- */
+
+/* The levels that shard i's sum takes in: those below its first zero bit, or for the last shard all
+ * of its one bits. */
+static ddp_status add_levels(ddp_reducer *r, ddp_range range)
+{
+    ddp_stream *stream = ddp_device_main_stream(r->device);
+    for (int level = 0; level < r->level_count; level++) {
+        bool one = (r->shard >> level) & 1;
+        if (!one && !last_shard(r))
+            break;
+        if (one)
+            DDP_TRY(ddp_op_add(r->device, stream, r->target + range.lo, r->levels[level] + range.lo,
+                               range.hi - range.lo));
+    }
+    return DDP_OK;
+}
+
+static ddp_status launch(ddp_reducer *r, int index)
+{
+    ddp_range range = r->plan.ranges[index];
+    ddp_coll coll = {.kind = DDP_COLL_REDUCE_OWNED,
+                     .dtype = DDP_F32,
+                     .op = DDP_REDUCE_SUM,
+                     .buf = r->grads + range.lo,
+                     .count = range.hi - range.lo,
+                     .bucket = index,
+                     .what = "gradients"};
+    r->buckets[index].stage = STAGE_REDUCING;
+    return ddp_comm_submit(r->comm, &coll, &r->buckets[index].reduce);
+}
+
+/* Complete buckets start in index order: collectives pair up by launch order, and ranks may finish
+ * layers in different orders. */
+static ddp_status launch_ready(ddp_reducer *r)
+{
+    while (r->launched < r->plan.count && r->buckets[r->launched].stage == STAGE_COMPLETE)
+        DDP_TRY(launch(r, r->launched++));
+    return DDP_OK;
+}
+
+static ddp_status update_bucket(ddp_reducer *r, int index)
+{
+    bucket *b = &r->buckets[index];
+    ddp_range range = r->plan.ranges[index];
+    ddp_range owned = {range.lo + b->reduce.owned.lo, range.lo + b->reduce.owned.hi};
+    bool shared = owned.lo == range.lo && owned.hi == range.hi;
+    int64_t start = ddp_now_ns();
+    b->stage = STAGE_UPDATED;
+    if (r->update != NULL)
+        DDP_TRY(r->update(r->update_arg, owned, shared));
+    r->times.update_ns += ddp_now_ns() - start;
+    return DDP_OK;
+}
+
+/* Lets started reductions go on, and updates the buckets that are through, in order. Does not wait.
+ */
+static ddp_status advance(ddp_reducer *r)
+{
+    while (r->settled < r->launched) {
+        bool done;
+        DDP_TRY(ddp_work_poll(&r->buckets[r->settled].reduce, &done));
+        if (!done || !r->opts.update_early)
+            return DDP_OK;
+        DDP_TRY(ddp_work_wait(&r->buckets[r->settled].reduce));
+        DDP_TRY(update_bucket(r, r->settled++));
+    }
+    return DDP_OK;
+}
+
+/* All gradients of a bucket have been written by this shard. */
+static ddp_status bucket_filled(ddp_reducer *r, int index)
+{
+    DDP_TRY(add_levels(r, r->plan.ranges[index]));
+    if (!last_shard(r))
+        return DDP_OK;
+    r->buckets[index].stage = STAGE_COMPLETE;
+    if (!r->opts.overlap)
+        return DDP_OK;
+    int64_t start = ddp_now_ns(), update_before = r->times.update_ns;
+    DDP_TRY(launch_ready(r));
+    DDP_TRY(advance(r));
+    r->times.exposed_ns += ddp_now_ns() - start - (r->times.update_ns - update_before);
+    return DDP_OK;
+}
+
+static ddp_status on_param_ready(void *arg, int index)
+{
+    ddp_reducer *r = arg;
+    int b = r->plan.bucket_of[index];
+    if (--r->buckets[b].pending > 0)
+        return DDP_OK;
+    return bucket_filled(r, b);
+}
+
+/* ---- a step ---- */
+
+static float *shard_target(ddp_reducer *r)
+{
+    if (last_shard(r))
+        return r->grads;
+    int level = 0;
+    while ((r->shard >> level) & 1)
+        level++;
+    DDP_ASSERT(level < r->level_count);
+    return r->levels[level];
+}
+
+ddp_status ddp_reducer_begin(ddp_reducer *r, int64_t shard)
+{
+    DDP_ASSERT(shard >= 0 && shard < r->opts.shards);
+    r->shard = shard;
+    r->target = shard_target(r);
+    if (shard == 0) {
+        r->times = (ddp_reducer_times){0};
+        r->launched = r->settled = 0;
+    }
+    for (int i = 0; i < r->plan.count; i++) {
+        r->buckets[i].stage = STAGE_FILLING;
+        r->buckets[i].pending = r->plan.param_counts[i];
+    }
+    ddp_param_table_begin(r->table);
+    return DDP_OK;
+}
+
+ddp_status ddp_reducer_skip(ddp_reducer *r)
+{
+    DDP_TRY(ddp_device_zero(r->device, ddp_device_main_stream(r->device), r->target,
+                            r->length * sizeof(float)));
+    for (int i = 0; i < r->plan.count; i++) {
+        r->buckets[i].pending = 0;
+        DDP_TRY(bucket_filled(r, i));
+    }
+    return DDP_OK;
+}
+
+static ddp_status publish(ddp_reducer *r, int index, float *buffer)
+{
+    ddp_range range = r->plan.ranges[index];
+    ddp_coll coll = {.kind = DDP_COLL_PUBLISH,
+                     .dtype = DDP_F32,
+                     .buf = buffer + range.lo,
+                     .count = range.hi - range.lo,
+                     .bucket = index,
+                     .what = "owned slices"};
+    return ddp_comm_submit(r->comm, &coll, &r->buckets[index].publish);
+}
+
+/* Waits for the reductions in order; each bucket is updated as soon as it is there, unless updates
+ * wait for all. */
+static ddp_status settle(ddp_reducer *r)
+{
+    int waited = r->settled;
+    for (; waited < r->plan.count; waited++) {
+        DDP_TRY(ddp_work_wait(&r->buckets[waited].reduce));
+        if (r->opts.update_early)
+            DDP_TRY(update_bucket(r, r->settled++));
+    }
+    while (r->settled < r->plan.count)
+        DDP_TRY(update_bucket(r, r->settled++));
+    return DDP_OK;
+}
+
+/* Reduces what is left, and sends the owned slices of `buffer` to everybody. */
+static ddp_status complete(ddp_reducer *r, float *buffer, ddp_reducer_times *times_out)
+{
+    DDP_TRY(ddp_param_table_end(r->table));
+    int64_t start = ddp_now_ns(), update_before = r->times.update_ns;
+    DDP_TRY(launch_ready(r));
+    if (r->launched < r->plan.count)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "bucket %d is not complete after backward", r->launched);
+    DDP_TRY(settle(r));
+    for (int i = 0; i < r->plan.count; i++)
+        DDP_TRY(publish(r, i, buffer));
+    for (int i = 0; i < r->plan.count; i++)
+        DDP_TRY(ddp_work_wait(&r->buckets[i].publish));
+    r->times.exposed_ns += ddp_now_ns() - start - (r->times.update_ns - update_before);
+    for (int i = 0; i < r->plan.count; i++) {
+        const bucket *b = &r->buckets[i];
+        r->times.comm_ns += b->reduce.end_ns - b->reduce.start_ns;
+        r->times.comm_ns += b->publish.end_ns - b->publish.start_ns;
+    }
+    *times_out = r->times;
+    return DDP_OK;
+}
+
+ddp_status ddp_reducer_finish(ddp_reducer *r, ddp_reducer_times *times_out)
+{
+    return complete(r, r->params, times_out);
+}
+
+ddp_status ddp_reducer_gather(ddp_reducer *r, ddp_reducer_times *times_out)
+{
+    DDP_ASSERT(r->update == NULL);
+    return complete(r, r->grads, times_out);
+}
+
+/* ---- life ---- */
+
+static ddp_status alloc_levels(ddp_reducer *r)
+{
+    for (int64_t rest = r->opts.shards - 1; rest > 0; rest >>= 1) {
+        void *memory;
+        DDP_TRY(ddp_device_alloc(r->device, r->length * sizeof(float), &memory));
+        r->levels[r->level_count++] = memory;
+    }
+    return DDP_OK;
+}
+
+static ddp_status alloc_all(ddp_reducer *r)
+{
+    const double mib = 1024.0 * 1024.0;
+    DDP_TRY(ddpi_bucket_plan_make(r->table, r->opts.first_bucket_mb * mib,
+                                  r->opts.bucket_cap_mb * mib, &r->plan));
+    DDP_TRY(DDP_ALLOC(r->buckets, (size_t)r->plan.count));
+    return alloc_levels(r);
+}
+
+ddp_status ddp_reducer_create(const ddp_reducer_opts *opts, ddp_param_table *table,
+                              ddp_device *device, ddp_comm *comm, ddp_reducer **reducer_out)
+{
+    DDP_ASSERT(opts->shards >= 1 && opts->shards < INT64_C(1) << 30);
+    ddp_reducer *r = NULL;
+    ddp_status st = DDP_ALLOC(r, 1);
+    if (st == DDP_OK) {
+        r->opts = *opts;
+        r->table = table;
+        r->device = device;
+        r->comm = comm;
+        r->length = ddp_param_table_length(table);
+        st = alloc_all(r);
+    }
+    st = ddp_comm_agree(comm, st, "set up buckets");
+    if (st != DDP_OK)
+        goto err;
+    void *memory;
+    DDP_TRY_GOTO(st, ddp_comm_mem_alloc(comm, r->length * sizeof(float), &memory), err);
+    r->params = memory;
+    DDP_TRY_GOTO(st, ddp_comm_mem_alloc(comm, r->length * sizeof(float), &memory), err);
+    r->grads = memory;
+    ddp_param_table_on_ready(table, on_param_ready, r);
+    *reducer_out = r;
+    return DDP_OK;
+err:
+    ddp_reducer_destroy(r);
+    return st;
+}
+
+void ddp_reducer_destroy(ddp_reducer *r)
+{
+    if (r == NULL)
+        return;
+    ddp_param_table_on_ready(r->table, NULL, NULL);
+    ddp_comm_mem_free(r->comm, r->grads);
+    ddp_comm_mem_free(r->comm, r->params);
+    for (int i = 0; i < r->level_count; i++)
+        ddp_device_free(r->device, r->levels[i], r->length * sizeof(float));
+    ddpi_bucket_plan_free(&r->plan);
+    ddp_free(r->buckets);
+    ddp_free(r);
+}
+
+float *ddp_reducer_params(ddp_reducer *r)
+{
+    return r->params;
+}
+
+float *ddp_reducer_grads(ddp_reducer *r)
+{
+    return r->target != NULL ? r->target : r->grads;
+}
+
+void ddp_reducer_on_update(ddp_reducer *r, ddp_reducer_update_fn fn, void *arg)
+{
+    r->update = fn;
+    r->update_arg = arg;
+}
+
+int ddp_reducer_bucket_count(const ddp_reducer *r)
+{
+    return r->plan.count;
+}
+
+ddp_range ddp_reducer_bucket(const ddp_reducer *r, int index)
+{
+    DDP_ASSERT(index >= 0 && index < r->plan.count);
+    return r->plan.ranges[index];
+}
