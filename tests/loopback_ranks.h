@@ -1,0 +1,58 @@
+/* loopback_ranks.h - runs a function on the ranks of a loopback world, one thread each. */
+#ifndef DDP_TESTS_LOOPBACK_RANKS_H
+#define DDP_TESTS_LOOPBACK_RANKS_H
+
+#include "ddp/comm.h"
+#include "ddp/memory.h"
+#include "ddp/thread.h"
+
+/* What a rank's function returns is agreed by nobody: the first failure is what run_ranks returns.
+ */
+typedef ddp_status (*rank_fn)(ddp_comm *comm, void *arg);
+
+typedef struct rank_thread {
+    ddp_thread thread;
+    ddp_rank_ctx ctx;
+    ddp_comm *comm;
+    rank_fn fn;
+    void *arg;
+    ddp_status status;
+    char message[512];
+} rank_thread;
+
+static void *rank_main(void *arg)
+{
+    rank_thread *t = arg;
+    ddp_rank_ctx_set(&t->ctx);
+    t->status = t->fn(t->comm, t->arg);
+    snprintf(t->message, sizeof t->message, "rank %d: %s", t->ctx.rank, ddp_status_message());
+    if (t->status != DDP_OK)
+        ddp_comm_fail(t->comm, t->message);
+    ddp_comm_close(t->comm);
+    return NULL;
+}
+
+static inline ddp_status run_ranks(const ddp_comm_opts *opts, int world, rank_fn fn, void *arg)
+{
+    enum { MAX_WORLD = 16 };
+    static const ddp_loopback_faults none = DDP_LOOPBACK_FAULTS_NONE;
+    ddp_comm *comms[MAX_WORLD];
+    rank_thread threads[MAX_WORLD] = {0};
+    DDP_ASSERT(world <= MAX_WORLD);
+    DDP_TRY(ddp_comm_loopback_open(opts, world, &none, comms));
+    for (int r = 0; r < world; r++) {
+        threads[r] = (rank_thread){.ctx = {.rank = r, .world = world, .host = "test"},
+                                   .comm = comms[r],
+                                   .fn = fn,
+                                   .arg = arg};
+        DDP_TRY(ddp_thread_start(&threads[r].thread, "rank", rank_main, &threads[r]));
+    }
+    for (int r = 0; r < world; r++)
+        ddp_thread_join(&threads[r].thread);
+    for (int r = 0; r < world; r++)
+        if (threads[r].status != DDP_OK)
+            return ddp_status_set(threads[r].status, NULL, 0, "%s", threads[r].message);
+    return DDP_OK;
+}
+
+#endif
