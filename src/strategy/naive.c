@@ -26,7 +26,6 @@ static ddp_status exchange(ddp_strategy *s, ddp_step_stats *stats)
 {
     size_t length = ddp_param_table_length(ddp_model_params(s->model));
     int64_t start = ddp_now_ns();
-    DDP_TRY(ddp_param_table_end(ddp_model_params(s->model)));
     DDP_TRY(run(s, DDP_COLL_REDUCE, ddp_reducer_grads(s->reducer), length, "gradients to rank 0"));
     int64_t update_start = ddp_now_ns();
     if (ddp_comm_rank(s->comm) == 0)

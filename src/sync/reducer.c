@@ -219,11 +219,12 @@ static ddp_status settle(ddp_reducer *r)
 /* Reduces what is left, and sends the owned slices of `buffer` to everybody. */
 static ddp_status complete(ddp_reducer *r, float *buffer, ddp_reducer_times *times_out)
 {
-    DDP_TRY(ddp_param_table_end(r->table));
     int64_t start = ddp_now_ns(), update_before = r->times.update_ns;
     DDP_TRY(launch_ready(r));
-    if (r->launched < r->plan.count)
+    if (r->launched < r->plan.count) {
+        DDP_TRY(ddp_param_table_end(r->table)); /* names what is missing */
         return DDP_FAIL(DDP_ERR_INTERNAL, "bucket %d is not complete after backward", r->launched);
+    }
     DDP_TRY(settle(r));
     for (int i = 0; i < r->plan.count; i++)
         DDP_TRY(publish(r, i, buffer));
