@@ -1,0 +1,284 @@
+/* model.c - a model's graph: building it from layer specifications, and its life.
+ *
+ * The graph is an ordered list of nodes; each reads an earlier node's output (so far always the one
+ * before). When all layers are added, neighbours may take over each other's work: what is absorbed
+ * stays in the list, for its name and the summary, but has no plans and no buffers. This file and
+ * its siblings know no layer types, only the table in layer_impl.h. One thread. */
+#include "ddp/model.h"
+
+#include <string.h>
+
+#include "ddp/memory.h"
+#include "nn/model_impl.h"
+
+enum {
+    FIRST_CAPACITY = 16,
+    SHAPE_BYTES = 64,
+    TYPES_BYTES = 128,
+    LAYER_NAME_MAX = DDP_PARAM_NAME_BYTES - 16 /* leaves room for ".weight" and its like */
+};
+
+struct ddp_model_builder {
+    ddp_model *model;
+};
+
+int ddpi_model_last(const ddp_model *model)
+{
+    const int last = model->node_count - 1;
+    return model->nodes[last].absorbed ? model->nodes[last].source : last;
+}
+
+ddp_shape ddpi_model_shape(const ddp_model *model, int node, int64_t batch)
+{
+    ddp_shape shape;
+    if (node == DDPI_MODEL_INPUT) {
+        shape = (ddp_shape){.ndim = model->opts.input_shape.ndim + 1};
+        memcpy(shape.dims + 1, model->opts.input_shape.dims,
+               (size_t)model->opts.input_shape.ndim * sizeof shape.dims[0]);
+    } else {
+        shape = model->nodes[node].dst;
+    }
+    shape.dims[0] = batch;
+    return shape;
+}
+
+/* ---- building ---- */
+
+static ddp_status reserve_node(ddp_model *model)
+{
+    if (model->node_count < model->node_capacity)
+        return DDP_OK;
+    const int capacity = model->node_capacity == 0 ? FIRST_CAPACITY : 2 * model->node_capacity;
+    ddpi_node *nodes;
+    DDP_TRY(DDP_ALLOC(nodes, (size_t)capacity));
+    if (model->node_count > 0)
+        memcpy(nodes, model->nodes, (size_t)model->node_count * sizeof *nodes);
+    ddp_free(model->nodes);
+    model->nodes = nodes;
+    model->node_capacity = capacity;
+    return DDP_OK;
+}
+
+static ddp_status check_spec(const ddp_model *model, const ddp_layer_spec *spec)
+{
+    if (spec->name == NULL || spec->name[0] == '\0')
+        return DDP_FAIL(DDP_ERR_SHAPE, "model %s: layer number %d has no name", model->def->name,
+                        model->node_count + 1);
+    if (strlen(spec->name) > LAYER_NAME_MAX)
+        return DDP_FAIL(DDP_ERR_SHAPE, "layer %.*s...: the name is longer than %d bytes",
+                        LAYER_NAME_MAX, spec->name, LAYER_NAME_MAX);
+    for (int i = 0; i < model->node_count; i++)
+        if (strcmp(model->nodes[i].layer->spec.name, spec->name) == 0)
+            return DDP_FAIL(DDP_ERR_SHAPE, "model %s has two layers of the name %s",
+                            model->def->name, spec->name);
+    if (spec->type == NULL || ddpi_layer_find(spec->type) == NULL) {
+        char types[TYPES_BYTES];
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED,
+                        "layer %s: there is no layer type '%s' (there are: %s)", spec->name,
+                        spec->type == NULL ? "" : spec->type,
+                        ddpi_layer_types(types, sizeof types));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_model_add(ddp_model_builder *builder, const ddp_layer_spec *spec)
+{
+    ddp_model *model = builder->model;
+    DDP_TRY(check_spec(model, spec));
+    DDP_TRY(reserve_node(model));
+    const int input = model->node_count - 1; /* DDPI_MODEL_INPUT for the first */
+    ddpi_node node = {.input = input, .source = input, .src = ddpi_model_shape(model, input, 1)};
+    DDP_TRY(ddpi_layer_find(spec->type)->create(spec, &node.layer));
+    const ddp_status st = node.layer->ops->infer(node.layer, &node.src, &node.dst);
+    if (st != DDP_OK) {
+        node.layer->ops->destroy(node.layer);
+        return ddp_status_prefix(st, "layer %s (%s)", spec->name, spec->type);
+    }
+    model->nodes[model->node_count++] = node;
+    return DDP_OK;
+}
+
+/* The one node that reads `index`, or -1 if there are none or several. */
+static int only_reader(const ddp_model *model, int index)
+{
+    int reader = -1;
+    for (int i = index + 1; i < model->node_count; i++) {
+        if (model->nodes[i].input != index)
+            continue;
+        if (reader >= 0)
+            return -1;
+        reader = i;
+    }
+    return reader;
+}
+
+static bool is_absorbed(ddp_model *model, int index)
+{
+    ddpi_node *node = &model->nodes[index];
+    if (node->source >= 0 && only_reader(model, node->input) == index) {
+        ddpi_layer *before = model->nodes[node->source].layer;
+        if (before->ops->absorb(before, node->layer, DDPI_AFTER))
+            return true;
+    }
+    const int reader = only_reader(model, index);
+    if (reader < 0)
+        return false;
+    ddpi_layer *behind = model->nodes[reader].layer;
+    return behind->ops->absorb(behind, node->layer, DDPI_BEFORE);
+}
+
+/* Sources lie before their nodes, so one pass in order sees final sources. */
+static void absorb_neighbours(ddp_model *model)
+{
+    for (int i = 0; i < model->node_count; i++) {
+        ddpi_node *node = &model->nodes[i];
+        if (node->input >= 0 && model->nodes[node->input].absorbed)
+            node->source = model->nodes[node->input].source;
+        node->absorbed = is_absorbed(model, i);
+    }
+}
+
+/* Backward ends at the first layer that has parameters: what lies before needs no gradients. */
+static ddp_status settle_backward(ddp_model *model)
+{
+    uint32_t init_number = 0;
+    for (int i = 0; i < model->node_count; i++) {
+        ddpi_node *node = &model->nodes[i];
+        node->need_diff_src = node->source >= 0 && model->nodes[node->source].backward;
+        node->backward = node->need_diff_src || node->layer->param_count > 0;
+        node->layer->first_init_number = init_number;
+        init_number += (uint32_t)node->layer->param_count;
+        if (!node->absorbed)
+            DDP_TRY(
+                node->layer->ops->flops(node->layer, &node->src, node->need_diff_src, node->flops));
+    }
+    return DDP_OK;
+}
+
+static ddp_status check_output(const ddp_model *model)
+{
+    if (model->node_count == 0)
+        return DDP_FAIL(DDP_ERR_SHAPE, "model %s has no layers", model->def->name);
+    const ddpi_node *last = &model->nodes[model->node_count - 1];
+    if (last->dst.ndim == 2 && last->dst.dims[1] == model->opts.classes)
+        return DDP_OK;
+    char text[SHAPE_BYTES];
+    ddp_shape sample = {.ndim = last->dst.ndim - 1};
+    memcpy(sample.dims, last->dst.dims + 1, (size_t)sample.ndim * sizeof sample.dims[0]);
+    return DDP_FAIL(DDP_ERR_SHAPE,
+                    "layer %s (%s): the last layer's output for a sample is %s, but %lld classes "
+                    "need %lld values",
+                    last->layer->spec.name, last->layer->spec.type,
+                    ddp_shape_format(&sample, text, sizeof text), (long long)model->opts.classes,
+                    (long long)model->opts.classes);
+}
+
+static ddp_status check_opts(const ddp_model_def *def, const ddp_model_opts *opts)
+{
+    const ddp_shape *shape = &opts->input_shape;
+    bool positive = shape->ndim == 3;
+    for (int i = 0; positive && i < shape->ndim; i++)
+        positive = shape->dims[i] > 0;
+    if (!positive) {
+        char text[SHAPE_BYTES];
+        return DDP_FAIL(DDP_ERR_SHAPE,
+                        "model %s: a sample must be channels x height x width, not %s", def->name,
+                        ddp_shape_format(shape, text, sizeof text));
+    }
+    if (opts->classes < 1 || opts->classes > INT32_MAX)
+        return DDP_FAIL(DDP_ERR_SHAPE, "model %s: %lld classes", def->name,
+                        (long long)opts->classes);
+    if (!(opts->label_smoothing >= 0.0 && opts->label_smoothing < 1.0))
+        return DDP_FAIL(DDP_ERR_USAGE, "label smoothing is %g, must be at least 0 and below 1",
+                        opts->label_smoothing);
+    return DDP_OK;
+}
+
+ddp_status ddp_model_create(const ddp_model_def *def, const ddp_model_opts *opts,
+                            ddp_device *device, ddp_model **model_out)
+{
+    ddp_model *model;
+    ddp_status st;
+    DDP_TRY(check_opts(def, opts));
+    DDP_TRY(DDP_ALLOC(model, 1));
+    model->def = def;
+    model->opts = *opts;
+    model->opts.mlp_widths = NULL;
+    model->device = device;
+    ddp_model_builder builder = {model};
+    DDP_TRY_GOTO(st, def->build(&builder, opts), err_destroy);
+    DDP_TRY_GOTO(st, check_output(model), err_destroy);
+    absorb_neighbours(model);
+    DDP_TRY_GOTO(st, settle_backward(model), err_destroy);
+    DDP_TRY_GOTO(st, ddp_device_alloc(device, DDP_ALIGN_BYTES, (void **)(void *)&model->loss),
+                 err_destroy);
+    *model_out = model;
+    return DDP_OK;
+err_destroy:
+    ddp_model_destroy(model);
+    return st;
+}
+
+void ddp_model_destroy(ddp_model *model)
+{
+    if (model == NULL)
+        return;
+    while (model->sets != NULL) {
+        ddpi_plan_set *set = model->sets;
+        model->sets = set->next;
+        ddpi_plan_set_destroy(model, set);
+    }
+    ddp_param_table_destroy(model->table);
+    for (int i = 0; i < model->node_count; i++)
+        model->nodes[i].layer->ops->destroy(model->nodes[i].layer);
+    if (model->arena != NULL)
+        ddp_device_free(model->device, model->arena, model->arena_bytes);
+    if (model->loss != NULL)
+        ddp_device_free(model->device, model->loss, DDP_ALIGN_BYTES);
+    ddp_free(model->nodes);
+    ddp_free(model);
+}
+
+void ddp_model_bind(ddp_model *model, float *params, float *grads)
+{
+    model->params = params;
+    model->grads = grads;
+}
+
+/* ---- queries ---- */
+
+ddp_param_table *ddp_model_params(ddp_model *model)
+{
+    return model->table;
+}
+
+const char *ddp_model_name(const ddp_model *model)
+{
+    return model->def->name;
+}
+
+int64_t ddp_model_classes(const ddp_model *model)
+{
+    return model->opts.classes;
+}
+
+double ddp_model_forward_flops(const ddp_model *model)
+{
+    double flops = 0;
+    for (int i = 0; i < model->node_count; i++)
+        flops += model->nodes[i].flops[0];
+    return flops;
+}
+
+double ddp_model_train_flops(const ddp_model *model)
+{
+    double flops = ddp_model_forward_flops(model);
+    for (int i = 0; i < model->node_count; i++)
+        flops += model->nodes[i].flops[1];
+    return flops;
+}
+
+size_t ddp_model_activation_bytes(const ddp_model *model)
+{
+    return model->arena_bytes;
+}
