@@ -363,11 +363,12 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rank_0_speaks),           cmocka_unit_test(other_ranks_only_fail),
-        cmocka_unit_test(without_a_log),           cmocka_unit_test(file_has_early_lines),
-        cmocka_unit_test(early_lines_are_bounded), cmocka_unit_test(logging_does_not_allocate),
-        cmocka_unit_test(unwritable_file),         cmocka_unit_test(threads_do_not_mix_lines),
-        cmocka_unit_test(progress_is_redrawn),     cmocka_unit_test(progress_without_terminal),
+        /* First, since the progress line's pace is the process's. */
+        cmocka_unit_test(progress_without_terminal), cmocka_unit_test(rank_0_speaks),
+        cmocka_unit_test(other_ranks_only_fail),     cmocka_unit_test(without_a_log),
+        cmocka_unit_test(file_has_early_lines),      cmocka_unit_test(early_lines_are_bounded),
+        cmocka_unit_test(logging_does_not_allocate), cmocka_unit_test(unwritable_file),
+        cmocka_unit_test(threads_do_not_mix_lines),  cmocka_unit_test(progress_is_redrawn),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
