@@ -32,8 +32,9 @@ void ddpi_permutation_init(ddpi_permutation *perm, int64_t size, uint64_t seed,
 {
     DDP_ASSERT(size >= 1 && number >= 0);
     perm->size = (uint64_t)size;
+    /* 64 bits hold every size; a shift by 64 would be undefined. */
     perm->half_bits = 0;
-    while (perm->size > 1 && ((uint64_t)(size - 1) >> (2 * perm->half_bits)) != 0)
+    while (perm->half_bits < 32 && (uint64_t)(size - 1) >> (2 * perm->half_bits) != 0)
         perm->half_bits++;
     perm->half_mask = (uint32_t)((UINT64_C(1) << perm->half_bits) - 1);
 
