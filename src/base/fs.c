@@ -14,59 +14,77 @@
 
 #define FIRST_READ_BYTES 65536
 
-/* Reads fd to its end into a growing buffer; what stat says of the size is only a first guess,
- * since pipes and /proc files have none. */
-static ddp_status read_all(int fd, const char *path, size_t limit_bytes, char **data_out,
-                           size_t *bytes_out)
+/* What is wrong with the file before reading it, and a first guess of its size: pipes and /proc
+ * files tell none. */
+static ddp_status check_file(int fd, const char *path, size_t limit_bytes, size_t *guess_out)
 {
     struct stat info;
-    size_t capacity = FIRST_READ_BYTES;
-    size_t used = 0;
-    char *data;
 
     if (fstat(fd, &info) != 0)
         return DDP_FAIL(DDP_ERR_IO, "%s: %s", path, strerror(errno));
     if (S_ISDIR(info.st_mode))
         return DDP_FAIL(DDP_ERR_IO, "%s: is a directory, a file was expected", path);
-    if (S_ISREG(info.st_mode) && (uint64_t)info.st_size > limit_bytes)
+    bool sized = S_ISREG(info.st_mode) && info.st_size > 0;
+    if (sized && (uint64_t)info.st_size > limit_bytes)
         return DDP_FAIL(DDP_ERR_FORMAT, "%s: has %lld bytes, at most %zu are accepted", path,
                         (long long)info.st_size, limit_bytes);
-    if (S_ISREG(info.st_mode) && info.st_size > 0)
-        capacity = (size_t)info.st_size + 1; /* one more, to meet the end without growing */
+    /* One more, to meet the end without growing. */
+    *guess_out = sized ? (size_t)info.st_size + 1 : FIRST_READ_BYTES;
+    return DDP_OK;
+}
+
+/* Doubles the buffer, which is freed in any case. */
+static ddp_status grow(char **data, size_t *capacity)
+{
+    char *larger = NULL;
+    ddp_status st = ddp_alloc_bytes(*capacity * 2 + 1, 1, (void **)&larger);
+
+    if (st == DDP_OK)
+        memcpy(larger, *data, *capacity);
+    ddp_free(*data);
+    *data = larger;
+    *capacity *= 2;
+    return st;
+}
+
+/* Reads fd to its end; the buffer has room for a 0 behind `capacity`. */
+static ddp_status read_all(int fd, const char *path, size_t limit_bytes, char **data_out,
+                           size_t *bytes_out)
+{
+    size_t capacity = 0;
+    size_t used = 0;
+    char *data;
+    ddp_status st;
+
+    DDP_TRY(check_file(fd, path, limit_bytes, &capacity));
     DDP_TRY(ddp_alloc_bytes(capacity + 1, 1, (void **)&data));
     for (;;) {
         ssize_t got = read(fd, data + used, capacity - used);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0) {
-            ddp_status st = DDP_FAIL(DDP_ERR_IO, "read %s: %s", path, strerror(errno));
-            ddp_free(data);
-            return st;
+            st = DDP_FAIL(DDP_ERR_IO, "read %s: %s", path, strerror(errno));
+            goto err_free;
         }
         if (got == 0)
             break;
         used += (size_t)got;
         if (used > limit_bytes) {
-            ddp_free(data);
-            return DDP_FAIL(DDP_ERR_FORMAT, "%s: has more than the accepted %zu bytes", path,
-                            limit_bytes);
+            st = DDP_FAIL(DDP_ERR_FORMAT, "%s: has more than the accepted %zu bytes", path,
+                          limit_bytes);
+            goto err_free;
         }
-        if (used == capacity) {
-            char *larger = NULL;
-            ddp_status st = ddp_alloc_bytes(capacity * 2 + 1, 1, (void **)&larger);
-            if (st == DDP_OK)
-                memcpy(larger, data, used);
-            ddp_free(data);
-            if (st != DDP_OK)
-                return st;
-            data = larger;
-            capacity *= 2;
-        }
+        if (used == capacity)
+            DDP_TRY(grow(&data, &capacity));
     }
     data[used] = 0;
     *data_out = data;
     *bytes_out = used;
     return DDP_OK;
+
+err_free:
+    ddp_free(data);
+    return st;
 }
 
 ddp_status ddp_fs_read(const char *path, size_t limit_bytes, char **data_out, size_t *bytes_out)

@@ -130,8 +130,9 @@ static void print_cause(const char *cause)
         snprintf(host, sizeof host, "%s", rank_ctx.host);
     else if (gethostname(host, sizeof host - 1) != 0)
         snprintf(host, sizeof host, "unknown host");
-    int n =
-        snprintf(line, sizeof line, "ddp_train: rank %d on %s: %s\n", rank_ctx.rank, host, cause);
+    /* A terminal may show a progress line, which is no longer true. */
+    int n = snprintf(line, sizeof line, "%sddp_train: rank %d on %s: %s\n",
+                     isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", rank_ctx.rank, host, cause);
     size_t left = (size_t)n < sizeof line ? (size_t)n : sizeof line - 1;
     for (const char *at = line; left > 0;) {
         ssize_t wrote = write(STDERR_FILENO, at, left);
