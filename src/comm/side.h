@@ -56,7 +56,8 @@ void ddpi_side_entered(ddpi_side *side, const ddp_work *work);
 void ddpi_side_finished(ddpi_side *side, const ddp_work *work);
 void ddpi_side_view_get(const ddpi_side *side, int index, ddpi_side_view *view_out);
 
-/* Records the first cause. True: this rank was first, and is the one to print it. */
+/* Records the first cause: text that names the rank it speaks of, since every rank repeats it as it
+ * is. True: this rank was first, and is the one to print it. */
 bool ddpi_side_claim(ddpi_side *side, const char *cause);
 /* The first cause and the rank that recorded it; false if there is none (yet). text has
  * DDPI_SIDE_CAUSE_BYTES, and may be NULL. */
