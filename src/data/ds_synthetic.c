@@ -1,7 +1,7 @@
 /* ds_synthetic.c - made-up samples of any shape, for benchmarks and tests.
  *
  * Sample i is a function of (seed, split, i). Its label is a uniform draw. Its pixels are
- *     3/4 noise + 1/8 pattern of the class + 1/8 brightness of the class      (within [0, 1])
+ *     1/2 noise + 3/8 pattern of the class + 1/8 brightness of the class      (within [0, 1])
  * so that every kind of model finds something to learn: fully connected ones the pattern, those
  * that average over the image the brightness. Noise and patterns are windows of one bank of uniform
  * draws, at a place drawn for the sample and at a place of the class. So a sample costs two reads
@@ -126,7 +126,7 @@ static ddp_status synthetic_fetch(void *self, const int64_t *indices, int64_t n,
         float brightness = 0.125f * ((float)label + 0.5f) / (float)set->classes;
         float *image = dst + i * pixels;
         for (int64_t p = 0; p < pixels; p++)
-            image[p] = 0.75f * noise[p] + 0.125f * pattern[p] + brightness;
+            image[p] = 0.5f * noise[p] + 0.375f * pattern[p] + brightness;
         labels[i] = (int32_t)label;
     }
     return DDP_OK;
