@@ -7,14 +7,13 @@ pkg_check_modules(INIH REQUIRED IMPORTED_TARGET inih)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
-find_package(dnnl QUIET CONFIG)
-if(NOT TARGET DNNL::dnnl)
-  find_path(DNNL_INCLUDE dnnl.h REQUIRED)
-  find_library(DNNL_LIBRARY dnnl REQUIRED)
-  add_library(DNNL::dnnl UNKNOWN IMPORTED)
-  set_target_properties(DNNL::dnnl PROPERTIES
-    IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE})
-endif()
+# oneDNN by its header and library, not by its CMake package: Debian's asks for OpenCL's development
+# files, which the CPU engine does not need. -DDNNL_ROOT=PREFIX chooses another installation.
+find_path(DNNL_INCLUDE dnnl.h HINTS ${DNNL_ROOT} PATH_SUFFIXES include REQUIRED)
+find_library(DNNL_LIBRARY dnnl HINTS ${DNNL_ROOT} PATH_SUFFIXES lib REQUIRED)
+add_library(DNNL::dnnl UNKNOWN IMPORTED)
+set_target_properties(DNNL::dnnl PROPERTIES
+  IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE})
 
 add_library(ddp_dependencies INTERFACE)
 target_link_libraries(ddp_dependencies INTERFACE MPI::MPI_C Threads::Threads ZLIB::ZLIB
