@@ -1,5 +1,10 @@
 /* config.h - every option of ddp_train in one struct, and the values computed from several of them.
- */
+ *
+ * The struct is made of the modules' own option structs, so that each module is handed its part
+ * unchanged. Order of life: create (defaults), parse (sources, rules that need nothing else),
+ * resolve (what depends on the number of ranks), then the checks against data and machine. After
+ * resolve a plain copy of the struct is a rank's own. Every refusal is DDP_ERR_USAGE and names the
+ * option, what was found and what was expected. Local; one thread. */
 #ifndef DDP_CONFIG_H
 #define DDP_CONFIG_H
 
@@ -11,7 +16,7 @@
 extern "C" {
 #endif
 
-/* --device, --comm, --strategy as indices into their choices. */
+/* --device, --comm, --strategy, --lr-scale as indices into their choices. */
 typedef enum ddp_device_choice {
     DDP_DEVICE_AUTO,
     DDP_DEVICE_CPU,
@@ -28,31 +33,71 @@ typedef enum ddp_strategy_choice {
     DDP_STRATEGY_SYNC,
     DDP_STRATEGY_NAIVE
 } ddp_strategy_choice;
+typedef enum ddp_lr_scale {
+    DDP_LR_SCALE_NONE,
+    DDP_LR_SCALE_LINEAR,
+    DDP_LR_SCALE_SQRT
+} ddp_lr_scale;
 
+enum { DDP_CONFIG_MAX_CHANNELS = 64 };
+
+/* Options as given that belong to no module alone. Texts may be NULL: not given. */
 typedef struct ddp_run_opts {
-    const char *model, *mlp_widths, *input_shape, *run_dir, *init_weights, *save_weights,
-        *normalize;
-    int64_t batch_size, batch_per_rank, accumulate, logical_ranks, workers, threads, seed,
-        loopback_ranks;
-    int device, comm, strategy, lr_scale;
-    double lr_base_batch, val_split, label_smoothing;
+    const char *model, *input_shape, *normalize, *run_dir, *init_weights, *save_weights;
+    int64_t batch_size, batch_per_rank, accumulate, logical_ranks;
+    int64_t seed, workers, threads, loopback_ranks;
+    int device, comm, strategy, lr_scale, log_level;
+    double lr_base_batch, val_split, comm_timeout;
     bool drop_last, eval_only, quiet;
 } ddp_run_opts;
 
+/* --normalize in numbers: per channel, or one value for all. */
+typedef struct ddp_normalize {
+    int count; /* 0: none */
+    float mean[DDP_CONFIG_MAX_CHANNELS], deviation[DDP_CONFIG_MAX_CHANNELS];
+} ddp_normalize;
+
 typedef struct ddp_config {
     ddp_run_opts run;
+    ddp_model_opts model; /* input_shape and classes are the data set's */
     ddp_data_opts data;
-    ddp_device_opts device; /* choose is set later */
-    int64_t conv_algo;      /* choice */
+    ddp_device_opts device; /* threads: see ddp_config_machine(); choose is the program's */
     ddp_comm_opts comm;
     ddp_reducer_opts reducer;
-    ddp_optim_opts optim;
-    ddp_trainer_opts trainer;
-    double comm_timeout_s;
-    /* computed */
-    double lr; /* effective */
-    int64_t global_batch, shards;
+    ddp_optim_opts optim;     /* lr as given */
+    ddp_trainer_opts trainer; /* lr: effective */
+    ddp_normalize normalize;
+    int64_t global_batch, shards; /* per step, over all ranks */
+    int workers;                  /* loader threads of this rank */
+    ddp_options *options;         /* owned by what ddp_config_create() gave */
 } ddp_config;
+
+/* The caller owns *config_out. doc is the text around the options in --help; borrowed. */
+DDP_CALL ddp_status ddp_config_create(const char *doc, ddp_config **config_out);
+DDP_API void ddp_config_destroy(ddp_config *config);
+
+/* Reads all sources, then checks what needs neither ranks nor data. Prints nothing. */
+DDP_CALL ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **envp,
+                                     ddp_options_verdict *verdict_out);
+/* Global batch, shards and effective learning rate for this number of ranks. --batch-per-rank
+ * becomes
+ * --batch-size, so that the values written to config.ini stand for the same run. */
+DDP_CALL ddp_status ddp_config_resolve(ddp_config *config, int world);
+/* Spreads --normalize over the channels and compares the world with the number of training samples.
+ */
+DDP_CALL ddp_status ddp_config_check_data(ddp_config *config, int world, int64_t samples,
+                                          int64_t channels);
+
+/* What a rank may run on: cores of its own affinity mask, cores of all the node's ranks together.
+ */
+typedef struct ddp_config_cores {
+    int own, node, node_ranks;
+} ddp_config_cores;
+/* Chooses threads and loader workers where they are left to the program. */
+DDP_API void ddp_config_machine(ddp_config *config, const ddp_config_cores *cores);
+
+/* key=value lines of what must be the same on every rank. The caller frees the text. */
+DDP_CALL ddp_status ddp_config_fingerprint(const ddp_config *config, char **text_out);
 
 #ifdef __cplusplus
 }

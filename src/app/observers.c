@@ -1,0 +1,130 @@
+/* observers.c - rank 0's listeners: the progress line, the records of steps and epochs, and a line
+ * on the console for each epoch. A step's part allocates nothing. */
+#include <inttypes.h>
+
+#include "app/run.h"
+
+/* Weight of the newest step in the rate that is shown. */
+#define RATE_WEIGHT 0.1
+
+static double ms(int64_t ns)
+{
+    return (double)ns * 1e-6;
+}
+
+static ddp_status record_step(const ddpi_run *run, const ddp_run_info *info,
+                              const ddp_step_info *step)
+{
+    const ddp_step_stats *s = step->stats;
+    double seconds = (double)s->step_ns * 1e-9;
+    double flops = info->train_flops * (double)s->count / seconds;
+    const ddp_step_record record = {
+        .epoch = step->epoch,
+        .step = step->step,
+        .samples = s->count,
+        .loss = s->loss_sum / (double)s->count,
+        .lr = step->lr,
+        .images_per_s = (double)s->count / seconds,
+        .grad_norm = s->grad_norm,
+        .peak_share = flops / info->machine_flops,
+        .ms_data = ms(s->data_ns),
+        .ms_forward = ms(s->forward_ns),
+        .ms_backward = ms(s->backward_ns),
+        .ms_comm = ms(s->comm_ns),
+        .ms_comm_exposed = ms(s->exposed_ns),
+        .ms_optim = ms(s->optim_ns),
+        .ms_step = ms(s->step_ns),
+    };
+
+    return ddp_metrics_step(run->metrics, &record);
+}
+
+static void show_progress(const ddpi_observer_state *state, const ddp_run_info *info,
+                          const ddp_step_info *step)
+{
+    const ddp_config *config = &state->run->config;
+    int64_t steps = info->epochs * info->steps_per_epoch;
+    int64_t limit = config->trainer.max_steps;
+    if (limit > 0 && limit < steps)
+        steps = limit;
+    ddp_progress progress = {
+        .epoch = (int)step->epoch,
+        .epochs = (int)info->epochs,
+        .step = step->step_in_epoch,
+        .steps = info->steps_per_epoch,
+        .loss = step->stats->loss_sum / (double)step->stats->count,
+        .lr = step->lr,
+        .images_per_s = state->rate,
+        .seconds_left = (double)(steps - step->step) * (double)config->global_batch / state->rate,
+    };
+
+    ddp_log_progress(&progress);
+}
+
+static ddp_status on_step(void *arg, const ddp_run_info *info, const ddp_step_info *step)
+{
+    ddpi_observer_state *state = arg;
+    double rate = (double)step->stats->count / ((double)step->stats->step_ns * 1e-9);
+
+    state->rate = state->rate == 0 ? rate : state->rate + RATE_WEIGHT * (rate - state->rate);
+    if (!state->run->config.run.quiet)
+        show_progress(state, info, step);
+    return record_step(state->run, info, step);
+}
+
+static double accuracy(const ddp_eval_result *result)
+{
+    return (double)result->top1 / (double)result->count;
+}
+
+static ddp_status record_epoch(const ddpi_run *run, const ddp_epoch_stats *epoch)
+{
+    bool val = run->net.val != NULL;
+    ddp_json *record;
+
+    DDP_TRY(ddp_json_object(&record));
+    ddp_json_set_string(record, "kind", "epoch");
+    ddp_json_set_int(record, "epoch", epoch->epoch);
+    ddp_json_set_number(record, "train_loss", epoch->train_loss);
+    if (epoch->evaluated) {
+        ddp_json_set_number(record, val ? "val_loss" : "test_loss", epoch->test.loss);
+        ddp_json_set_number(record, val ? "val_accuracy" : "test_accuracy", accuracy(&epoch->test));
+        ddp_json_set_number(record, val ? "val_top5" : "test_top5",
+                            (double)epoch->test.top5 / (double)epoch->test.count);
+    }
+    ddp_json_set_number(record, "seconds", epoch->seconds);
+    ddp_json_set_number(record, "images_per_s", epoch->images_per_s);
+    return ddp_metrics_write(run->metrics, record);
+}
+
+static void show_epoch(const ddpi_run *run, const ddp_run_info *info, const ddp_epoch_stats *epoch)
+{
+    const char *set = run->net.val != NULL ? "validation" : "test";
+
+    ddp_log_progress_end();
+    if (epoch->evaluated)
+        ddp_log_print("epoch %" PRId64 "/%" PRId64
+                      ": train loss %.4f, %s loss %.4f, %s accuracy %.4f, %.0f images/s, %.1f s",
+                      epoch->epoch, info->epochs, epoch->train_loss, set, epoch->test.loss, set,
+                      accuracy(&epoch->test), epoch->images_per_s, epoch->seconds);
+    else
+        ddp_log_print("epoch %" PRId64 "/%" PRId64 ": train loss %.4f, %.0f images/s, %.1f s",
+                      epoch->epoch, info->epochs, epoch->train_loss, epoch->images_per_s,
+                      epoch->seconds);
+}
+
+static ddp_status on_epoch(void *arg, const ddp_run_info *info, const ddp_epoch_stats *epoch)
+{
+    const ddpi_observer_state *state = arg;
+
+    if (!state->run->config.run.quiet)
+        show_epoch(state->run, info, epoch);
+    DDP_TRY(record_epoch(state->run, epoch));
+    return ddp_metrics_flush(state->run->metrics);
+}
+
+ddp_observer ddpi_observer(ddpi_observer_state *state, ddpi_run *run)
+{
+    *state = (ddpi_observer_state){.run = run};
+    return (ddp_observer){.arg = state, .on_step = on_step, .on_epoch = on_epoch};
+}

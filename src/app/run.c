@@ -1,0 +1,173 @@
+/* run.c - the stages of a run, in order, and the way out when one fails.
+ *
+ * What can be refused is refused before anything is written: the run directory comes after options,
+ * data and model. A failure that all ranks agreed on is printed by rank 0, and all leave through
+ * ddp_comm_close(). Any other failure is this rank's alone: it prints the cause and takes the
+ * others along through the communicator, which may be in the middle of something. */
+#include "app/run.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ddp/memory.h"
+
+ddp_status ddpi_run_agree(ddpi_run *run, ddp_status mine, const char *what)
+{
+    ddp_status st = ddp_comm_agree(run->comm, mine, what);
+
+    run->agreed = st != DDP_OK;
+    return st;
+}
+
+static ddp_status check_options(ddpi_run *run)
+{
+    if (run->app->early != DDP_OK)
+        return ddp_status_set(run->app->early, NULL, 0, "%s", run->app->early_message);
+    return DDP_OK;
+}
+
+/* Hosts may have been given different files or variables. */
+static ddp_status compare_options(ddpi_run *run)
+{
+    char *text = NULL;
+    ddp_status st = ddpi_run_agree(run, ddp_config_fingerprint(&run->config, &text), "options");
+
+    if (st == DDP_OK)
+        st = ddp_comm_fingerprint(run->comm, text, "options");
+    ddp_free(text);
+    return st;
+}
+
+typedef struct stage {
+    const char *name; /* for the other ranks' messages */
+    ddp_status (*run)(ddpi_run *run);
+} stage;
+
+static const stage stages[] = {
+    {"read options", check_options},
+    {"compare options", compare_options},
+    {"find the machine", ddpi_run_find_machine},
+    {"open data", ddpi_run_open_data},
+    {"open the model", ddpi_run_open_model},
+    {"open the run directory", ddpi_run_open_dir},
+    {"prepare training", ddpi_run_open_training},
+    {"load weights", ddpi_run_load_weights},
+    {"compare models", ddpi_run_compare_models},
+    {"measure the machine", ddpi_run_measure_peak},
+    {"describe the run", ddpi_run_describe},
+};
+
+static ddp_status set_up(ddpi_run *run)
+{
+    for (size_t i = 0; i < sizeof stages / sizeof stages[0]; i++) {
+        ddp_comm_note(run->comm, 0, stages[i].name);
+        DDP_TRY(ddpi_run_agree(run, stages[i].run(run), stages[i].name));
+    }
+    return DDP_OK;
+}
+
+static ddp_status run_all(ddpi_run *run)
+{
+    DDP_TRY(set_up(run));
+    DDP_TRY(ddpi_run_work(run));
+    DDP_TRY(ddpi_run_agree(run, ddpi_run_save_weights(run), "save weights"));
+    DDP_TRY(ddpi_run_agree(run, ddpi_run_finish(run), "finish"));
+    ddpi_run_write_status(run, "trained");
+    return DDP_OK;
+}
+
+/* ---- a rank's surroundings ---- */
+
+/* The process is about to leave without this function's return: the last words. */
+static void on_fatal(void *arg, const char *cause)
+{
+    ddpi_run *run = arg;
+
+    ddpi_run_write_status(run, "failed");
+    ddp_comm_fail(run->comm, cause);
+}
+
+static ddp_status open_log(ddpi_run *run)
+{
+    ddp_log_opts opts = DDP_LOG_OPTS_DEFAULTS;
+
+    opts.rank = run->rank;
+    opts.console_level = (ddp_log_level)run->config.run.log_level;
+    if (run->config.run.quiet && opts.console_level > DDP_LOG_WARN)
+        opts.console_level = DDP_LOG_WARN;
+    return ddp_log_create(&opts, &run->log);
+}
+
+static void enter_rank(ddpi_run *run)
+{
+    ddp_rank_ctx ctx = {.rank = run->rank,
+                        .world = run->world,
+                        .host = ddp_comm_host(run->comm),
+                        .log = run->log,
+                        .on_fatal = on_fatal,
+                        .on_fatal_arg = run};
+
+    ddp_rank_ctx_set(&ctx);
+}
+
+/* Statuses that every rank gets from the same numbers, without having to agree. */
+static bool is_everybodys(const ddpi_run *run, ddp_status st)
+{
+    return run->agreed || st == DDP_ERR_NONFINITE || st == DDP_ERR_MISMATCH;
+}
+
+/* message is a copy: what follows may fail too. */
+static void report(ddpi_run *run, ddp_status st, const char *message)
+{
+    bool threads = run->app->threads;
+
+    ddp_log_progress_end();
+    if (is_everybodys(run, st)) {
+        if (run->rank == 0 && !threads)
+            ddp_error("%s", message);
+        ddpi_run_write_status(run, "failed");
+        return;
+    }
+    if (threads) {
+        ddp_comm_fail(run->comm, message);
+        return;
+    }
+    ddp_error("%s", message);
+    ddp_fatal_quiet();
+}
+
+static void close_run(ddpi_run *run)
+{
+    ddpi_run_close_model(run);
+    ddpi_run_close_data(run);
+    ddp_metrics_close(run->metrics);
+    ddp_free(run->ranks);
+}
+
+ddp_status ddpi_run_rank(const ddpi_app *app, ddp_comm *comm, char *message, size_t message_bytes)
+{
+    ddpi_run *run;
+    ddp_status st = DDP_ALLOC(run, 1);
+
+    if (st != DDP_OK)
+        ddp_fatal("%s", ddp_status_message());
+    run->app = app;
+    run->config = *app->config;
+    run->comm = comm;
+    run->rank = ddp_comm_rank(comm);
+    run->world = ddp_comm_world(comm);
+    st = open_log(run);
+    if (st != DDP_OK)
+        ddp_fatal("%s", ddp_status_message());
+    enter_rank(run);
+    st = run_all(run);
+    snprintf(message, message_bytes, "%s", st == DDP_OK ? "" : ddp_status_message());
+    if (st != DDP_OK)
+        report(run, st, message);
+    close_run(run);
+    ddp_comm_close(comm);
+    ddp_rank_ctx_set(NULL);
+    ddp_log_destroy(run->log);
+    ddp_free(run);
+    return st;
+}

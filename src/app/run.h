@@ -1,0 +1,119 @@
+/* run.h - one rank's run from an open communicator to its end: what the stages hand on.
+ *
+ * A run is a list of stages (run.c). Every stage that one rank alone may fail ends in
+ * ddp_comm_agree(), so that all ranks leave at the same place. One thread: the rank's main one. */
+#ifndef DDP_APP_RUN_H
+#define DDP_APP_RUN_H
+
+#include <limits.h>
+#include <sched.h>
+
+#include "app/wiring.h"
+#include "ddp/metrics.h"
+
+enum { DDPI_HOST_BYTES = 64 };
+
+/* What the process knows before there are ranks. Read only while ranks run. */
+typedef struct ddpi_app {
+    int argc;
+    char **argv;
+    char **envp;
+    bool launched;     /* by mpirun or srun, as one of several tasks or as the only one */
+    int launcher_rank; /* 0 if not launched */
+    int launcher_size; /* 0: unknown */
+    bool threads;      /* ranks are threads of this process */
+    const ddpi_registry *registry;
+    ddp_config *config;
+    ddp_status early; /* of the options: every rank fails with it, once they can talk */
+    char early_message[1024];
+} ddpi_app;
+
+/* Gathered from every rank. Plain bytes. */
+typedef struct ddpi_rank_info {
+    char host[DDPI_HOST_BYTES];
+    int32_t node, pid, threads;
+    cpu_set_t cores;
+} ddpi_rank_info;
+
+typedef struct ddpi_run_data {
+    ddp_dataset *whole; /* the training set as it was opened */
+    ddp_dataset *train; /* whole, or the part of it that --val-split leaves */
+    ddp_dataset *val;   /* NULL without --val-split */
+    ddp_dataset *test;
+    ddp_sampler sampler;
+} ddpi_run_data;
+
+typedef struct ddpi_run_net {
+    ddp_device *device;
+    ddp_model *model;
+    ddp_loader *loader;     /* NULL with --eval-only, like strategy */
+    ddp_strategy *strategy; /* owns the parameters */
+    float *params;
+    size_t eval_only_bytes; /* of params, where there is no strategy that owns them */
+    ddp_eval *test, *val;   /* val: NULL without --val-split */
+    double peak_flops;      /* of the machine, as far as the ranks can use it */
+} ddpi_run_net;
+
+typedef struct ddpi_run {
+    const ddpi_app *app;
+    ddp_config config; /* this rank's */
+    ddp_comm *comm;
+    int rank, world;
+    ddp_log *log;
+    bool agreed; /* a failure that all ranks have agreed on */
+    ddpi_rank_info *ranks;
+    char dir[PATH_MAX];   /* "" until it exists */
+    ddp_metrics *metrics; /* rank 0's */
+    ddpi_run_data data;
+    ddpi_run_net net;
+    ddp_run_summary summary;
+    ddp_eval_result val;
+} ddpi_run;
+
+/* Collective. Runs one rank to its end, closes comm, and returns what all ranks return, except
+ * where the communicator itself failed. message has the cause then; it is printed already, unless
+ * ranks are threads. */
+DDP_INNER ddp_status ddpi_run_rank(const ddpi_app *app, ddp_comm *comm, char *message,
+                                   size_t message_bytes);
+/* Runs --loopback-ranks ranks as threads and prints the cause of a failure once. */
+DDP_INNER ddp_status ddpi_loopback_run(const ddpi_app *app, const ddp_comm_opts *opts, int world);
+
+/* Collective. All ranks return the same; remembers a failure as agreed. */
+DDP_INNER ddp_status ddpi_run_agree(ddpi_run *run, ddp_status mine, const char *what);
+
+/* ---- stages ---- */
+DDP_INNER ddp_status ddpi_run_find_machine(ddpi_run *run);   /* environment.c */
+DDP_INNER ddp_status ddpi_run_open_data(ddpi_run *run);      /* run_data.c */
+DDP_INNER ddp_status ddpi_run_open_model(ddpi_run *run);     /* run_model.c */
+DDP_INNER ddp_status ddpi_run_open_dir(ddpi_run *run);       /* run_dir.c */
+DDP_INNER ddp_status ddpi_run_open_training(ddpi_run *run);  /* run_model.c */
+DDP_INNER ddp_status ddpi_run_load_weights(ddpi_run *run);   /* run_model.c */
+DDP_INNER ddp_status ddpi_run_compare_models(ddpi_run *run); /* run_model.c */
+DDP_INNER ddp_status ddpi_run_measure_peak(ddpi_run *run);   /* run_model.c */
+DDP_INNER ddp_status ddpi_run_describe(ddpi_run *run);       /* records.c */
+DDP_INNER ddp_status ddpi_run_work(ddpi_run *run);           /* run_train.c */
+DDP_INNER ddp_status ddpi_run_save_weights(ddpi_run *run);   /* run_train.c */
+DDP_INNER ddp_status ddpi_run_finish(ddpi_run *run);         /* records.c */
+
+/* ---- pieces ---- */
+void ddpi_run_close_data(ddpi_run *run);
+void ddpi_run_close_model(ddpi_run *run);
+/* Writes the run directory's status file, if there is a directory and this is rank 0. */
+void ddpi_run_write_status(const ddpi_run *run, const char *word);
+/* Rank 0's path of a file in the run directory. */
+DDP_INNER ddp_status ddpi_run_path(const ddpi_run *run, const char *name, char path[PATH_MAX]);
+/* Writes environment.json; rank 0 calls it. */
+DDP_INNER ddp_status ddpi_environment_write(const ddpi_run *run);
+/* "0-3,8" */
+char *ddpi_cores_format(const cpu_set_t *cores, char *text, size_t text_bytes);
+/* Cores of all nodes that the ranks may use. */
+int ddpi_run_core_count(const ddpi_run *run);
+
+/* Listeners of rank 0: progress, metrics, a line an epoch. */
+typedef struct ddpi_observer_state {
+    ddpi_run *run;
+    double rate; /* smoothed, images/s */
+} ddpi_observer_state;
+ddp_observer ddpi_observer(ddpi_observer_state *state, ddpi_run *run);
+
+#endif

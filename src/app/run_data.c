@@ -1,0 +1,86 @@
+/* run_data.c - the data sets of a run, the part held out, and the sampler's arithmetic. */
+#include <inttypes.h>
+
+#include "app/run.h"
+
+/* The held-out part is the last one of the permuted training set. */
+static ddp_status split(ddpi_run *run)
+{
+    ddpi_run_data *data = &run->data;
+    int64_t count = ddp_dataset_get_info(data->whole)->count;
+    int64_t held_out = (int64_t)((double)count * run->config.run.val_split);
+
+    data->train = data->whole;
+    if (run->config.run.val_split == 0)
+        return DDP_OK;
+    if (held_out < 1)
+        return DDP_FAIL(DDP_ERR_USAGE,
+                        "option --val-split: found %g of %" PRId64
+                        " samples, expected enough for one sample",
+                        run->config.run.val_split, count);
+    DDP_TRY(
+        ddp_dataset_subset(data->whole, run->config.data.seed, 0, count - held_out, &data->train));
+    return ddp_dataset_subset(data->whole, run->config.data.seed, count - held_out, held_out,
+                              &data->val);
+}
+
+static ddp_status compare_splits(const ddpi_run *run)
+{
+    const ddp_dataset_info *train = ddp_dataset_get_info(run->data.train);
+    const ddp_dataset_info *test = ddp_dataset_get_info(run->data.test);
+    char a[64], b[64];
+
+    if (ddp_shape_equal(&train->shape, &test->shape) && train->classes == test->classes)
+        return DDP_OK;
+    return DDP_FAIL(DDP_ERR_SHAPE,
+                    "data set %s: test samples are %s of %" PRId64
+                    " classes, expected the training set's %s of %" PRId64,
+                    run->config.data.dataset, ddp_shape_format(&test->shape, a, sizeof a),
+                    test->classes, ddp_shape_format(&train->shape, b, sizeof b), train->classes);
+}
+
+static ddp_status check_sampler(ddpi_run *run)
+{
+    run->data.sampler = (ddp_sampler){.size = ddp_dataset_get_info(run->data.train)->count,
+                                      .batch = run->config.global_batch,
+                                      .shards = run->config.shards,
+                                      .seed = run->config.data.seed,
+                                      .drop_last = run->config.run.drop_last,
+                                      .shuffle = true};
+    return ddp_sampler_check(&run->data.sampler);
+}
+
+static ddp_status open_train(ddpi_run *run, const ddp_dataset_ops *ops)
+{
+    DDP_TRY(ddp_dataset_open(ops, &run->config.data, DDP_SPLIT_TRAIN, run->comm, &run->data.whole));
+    DDP_TRY(split(run));
+    DDP_TRY(compare_splits(run));
+    return check_sampler(run);
+}
+
+ddp_status ddpi_run_open_data(ddpi_run *run)
+{
+    const ddp_dataset_ops *ops;
+    const ddp_dataset_info *info;
+
+    /* Every rank has the same options here, so all fail together or none does. */
+    DDP_TRY(ddpi_registry_dataset(run->app->registry, run->config.data.dataset, &ops));
+    DDP_TRY(ddp_dataset_open(ops, &run->config.data, DDP_SPLIT_TEST, run->comm, &run->data.test));
+    if (!run->config.run.eval_only)
+        DDP_TRY(open_train(run, ops));
+    info = ddp_dataset_get_info(run->config.run.eval_only ? run->data.test : run->data.train);
+    run->config.model.input_shape = info->shape;
+    run->config.model.classes = info->classes;
+    return ddp_config_check_data(&run->config, run->world, info->count, info->shape.dims[0]);
+}
+
+void ddpi_run_close_data(ddpi_run *run)
+{
+    ddpi_run_data *data = &run->data;
+
+    ddp_dataset_close(data->val);
+    if (data->train != data->whole)
+        ddp_dataset_close(data->train);
+    ddp_dataset_close(data->whole);
+    ddp_dataset_close(data->test);
+}

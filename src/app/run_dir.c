@@ -1,0 +1,124 @@
+/* run_dir.c - the run directory: its name, its files, and the word that says how the run ended.
+ *
+ * Rank 0 makes the directory and tells the others its name. Hosts that do not share a file system
+ * get a directory of that name each, with their ranks' logs. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "app/run.h"
+#include "ddp/fs.h"
+#include "ddp/memory.h"
+
+enum { NAME_BYTES = 32 };
+
+ddp_status ddpi_run_path(const ddpi_run *run, const char *name, char path[PATH_MAX])
+{
+    return ddp_fs_join(path, PATH_MAX, run->dir, name);
+}
+
+/* runs/20260131-123456-lenet, with -2, -3 ... behind it for runs that start in the same second. */
+static ddp_status default_name(const ddpi_run *run, char path[PATH_MAX])
+{
+    char stamp[NAME_BYTES];
+    time_t now = time(NULL);
+    struct tm utc;
+
+    gmtime_r(&now, &utc);
+    strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &utc);
+    int n = snprintf(path, PATH_MAX, "runs/%s-%.200s", stamp, run->config.run.model);
+    for (int i = 2; ddp_fs_exists(path); i++)
+        snprintf(path + n, PATH_MAX - (size_t)n, "-%d", i);
+    return DDP_OK;
+}
+
+/* Better now than after hours of training. */
+static ddp_status check_save_path(const char *path)
+{
+    char dir[PATH_MAX];
+
+    if (path == NULL)
+        return DDP_OK;
+    const char *slash = strrchr(path, '/');
+    size_t bytes = slash == NULL ? 0 : (size_t)(slash - path);
+    if (bytes >= sizeof dir)
+        return DDP_FAIL(DDP_ERR_USAGE, "option --save-weights: the path is too long");
+    snprintf(dir, sizeof dir, "%.*s", slash == path ? 1 : (int)bytes, slash == NULL ? "." : path);
+    if (slash == NULL)
+        snprintf(dir, sizeof dir, ".");
+    if (access(dir, W_OK) != 0)
+        return DDP_FAIL(DDP_ERR_IO, "option --save-weights %s: cannot write into %s: %s", path, dir,
+                        strerror(errno));
+    return DDP_OK;
+}
+
+static ddp_status write_config(const ddpi_run *run)
+{
+    char path[PATH_MAX];
+    char *text;
+
+    DDP_TRY(ddpi_run_path(run, "config.ini", path));
+    DDP_TRY(ddp_options_ini(run->app->config->options, &text));
+    ddp_status st = ddp_fs_write_atomic(path, text, strlen(text));
+    ddp_free(text);
+    return st;
+}
+
+/* Rank 0. A directory that is used again keeps its metrics; its status is no longer true. */
+static ddp_status make_dir(ddpi_run *run, char path[PATH_MAX])
+{
+    char file[PATH_MAX];
+    const char *given = run->config.run.run_dir;
+
+    DDP_TRY(check_save_path(run->config.run.save_weights));
+    if (given == NULL)
+        DDP_TRY(default_name(run, path));
+    else if (strlen(given) >= PATH_MAX)
+        return DDP_FAIL(DDP_ERR_USAGE, "option --run-dir: the path is too long");
+    else
+        snprintf(path, PATH_MAX, "%s", given);
+    DDP_TRY(ddp_fs_make_dirs(path));
+    snprintf(run->dir, sizeof run->dir, "%s", path);
+    DDP_TRY(ddpi_run_path(run, "status", file));
+    if (unlink(file) != 0 && errno != ENOENT)
+        return DDP_FAIL(DDP_ERR_IO, "remove %s: %s", file, strerror(errno));
+    DDP_TRY(write_config(run));
+    DDP_TRY(ddpi_run_path(run, "metrics.jsonl", file));
+    return ddp_metrics_open(file, &run->metrics);
+}
+
+static ddp_status open_log_file(ddpi_run *run)
+{
+    char name[NAME_BYTES], path[PATH_MAX];
+
+    DDP_TRY(ddp_fs_make_dirs(run->dir));
+    snprintf(name, sizeof name, "rank-%d.log", run->rank);
+    DDP_TRY(ddpi_run_path(run, name, path));
+    return ddp_log_open_file(run->log, path);
+}
+
+ddp_status ddpi_run_open_dir(ddpi_run *run)
+{
+    char path[PATH_MAX] = "";
+    ddp_status st = run->rank == 0 ? make_dir(run, path) : DDP_OK;
+
+    DDP_TRY(ddpi_run_agree(run, st, "make the run directory"));
+    DDP_TRY(ddp_comm_broadcast(run->comm, 0, path, sizeof path));
+    snprintf(run->dir, sizeof run->dir, "%.*s", PATH_MAX - 1, path);
+    return open_log_file(run);
+}
+
+void ddpi_run_write_status(const ddpi_run *run, const char *word)
+{
+    char path[PATH_MAX], line[NAME_BYTES];
+
+    if (run->rank != 0 || run->dir[0] == 0)
+        return;
+    snprintf(line, sizeof line, "%s\n", word);
+    if (ddpi_run_path(run, "status", path) != DDP_OK ||
+        ddp_fs_write_atomic(path, line, strlen(line)) != DDP_OK)
+        ddp_warn("%s", ddp_status_message());
+}

@@ -1,0 +1,198 @@
+/* run_model.c - device, model with all its plans, and what training or evaluation puts around it.
+ *
+ * Plans are made for every number of samples that a shard of this run can have, on all ranks alike
+ * and largest first: planning may time candidates, and then rank 0's choice goes to everybody. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "app/run.h"
+#include "ddp/memory.h"
+#include "ddp/weights.h"
+
+enum { RING_WITH_WORKERS = 4, RING_WITHOUT = 2 };
+
+/* ---- device and plans ---- */
+
+/* Device callback: rank 0's choice. A failure of the communicator comes up again at once. */
+static int choose(void *arg, int mine, int count)
+{
+    ddpi_run *run = arg;
+    int32_t index = mine;
+
+    if (ddp_comm_broadcast(run->comm, 0, &index, sizeof index) != DDP_OK || index < 0 ||
+        index >= count)
+        return mine;
+    return index;
+}
+
+static void add_size(int64_t *sizes, int *count, int64_t size)
+{
+    int at = 0;
+
+    while (at < *count && sizes[at] > size)
+        at++;
+    if (size < 1 || (at < *count && sizes[at] == size))
+        return;
+    for (int i = *count; i > at; i--)
+        sizes[i] = sizes[i - 1];
+    sizes[at] = size;
+    (*count)++;
+}
+
+/* Shards of a step differ by at most one sample. */
+static void add_step(const ddp_sampler *sampler, int64_t step, int64_t *sizes, int *count)
+{
+    int64_t samples = ddp_sampler_step_count(sampler, step);
+
+    add_size(sizes, count, samples / sampler->shards);
+    if (samples % sampler->shards != 0)
+        add_size(sizes, count, samples / sampler->shards + 1);
+}
+
+static ddp_status plan_training(ddpi_run *run)
+{
+    const ddp_sampler *sampler = &run->data.sampler;
+    int64_t sizes[4], last = ddp_sampler_steps(sampler) - 1;
+    int64_t limit = run->config.trainer.max_steps;
+    int count = 0;
+
+    add_step(sampler, 0, sizes, &count);
+    if (limit == 0 || limit > last)
+        add_step(sampler, last, sizes, &count);
+    for (int i = 0; i < count; i++)
+        DDP_TRY(ddp_model_plan(run->net.model, sizes[i], true));
+    return DDP_OK;
+}
+
+ddp_status ddpi_run_open_model(ddpi_run *run)
+{
+    const ddp_device_ops *ops;
+    const ddp_model_def *def;
+
+    DDP_TRY(ddpi_registry_model(run->app->registry, run->config.run.model, &def));
+    DDP_TRY(ddpi_wiring_device(run->config.run.device, &ops));
+    run->config.device.choose = choose;
+    run->config.device.choose_arg = run;
+    DDP_TRY(ddp_device_open(ops, &run->config.device, &run->net.device));
+    DDP_TRY(ddp_model_create(def, &run->config.model, run->net.device, &run->net.model));
+    return run->config.run.eval_only ? DDP_OK : plan_training(run);
+}
+
+/* ---- what is around it ---- */
+
+static ddp_status open_loader(ddpi_run *run)
+{
+    const ddp_normalize *n = &run->config.normalize;
+    int64_t shards = run->config.reducer.shards;
+    ddp_loader_opts opts = {.sampler = run->data.sampler,
+                            .first_shard = run->rank * shards,
+                            .shard_count = shards,
+                            .workers = run->config.workers,
+                            .ring = run->config.workers > 0 ? RING_WITH_WORKERS : RING_WITHOUT,
+                            .mean = n->count > 0 ? n->mean : NULL,
+                            .deviation = n->count > 0 ? n->deviation : NULL,
+                            .channels = n->count};
+
+    return ddp_loader_create(&opts, run->data.train, run->net.device, &run->net.loader);
+}
+
+static ddp_status open_eval(ddpi_run *run, ddp_dataset *dataset, ddp_eval **eval_out)
+{
+    const ddp_normalize *n = &run->config.normalize;
+    ddp_eval_opts opts = {.mean = n->count > 0 ? n->mean : NULL,
+                          .deviation = n->count > 0 ? n->deviation : NULL,
+                          .channels = n->count};
+
+    return ddp_eval_create(&opts, run->net.model, run->net.device, dataset, run->comm, eval_out);
+}
+
+/* Without a strategy, somebody else must own the parameters. */
+static ddp_status own_params(ddpi_run *run)
+{
+    size_t bytes = ddp_param_table_length(ddp_model_params(run->net.model)) * sizeof(float);
+    void *memory;
+
+    DDP_TRY(ddp_device_alloc(run->net.device, bytes, &memory));
+    run->net.params = memory;
+    run->net.eval_only_bytes = bytes;
+    ddp_model_bind(run->net.model, run->net.params, NULL);
+    return DDP_OK;
+}
+
+static ddp_status open_strategy(ddpi_run *run)
+{
+    ddp_strategy_opts opts = {.reducer = run->config.reducer, .optim = run->config.optim};
+
+    DDP_TRY(ddp_strategy_create(ddpi_wiring_strategy(run->config.run.strategy), &opts,
+                                run->net.model, run->net.device, run->comm, &run->net.strategy));
+    run->net.params = ddp_strategy_params(run->net.strategy);
+    return DDP_OK;
+}
+
+ddp_status ddpi_run_open_training(ddpi_run *run)
+{
+    ddp_status st = open_eval(run, run->data.test, &run->net.test);
+
+    if (st == DDP_OK && run->data.val != NULL)
+        st = open_eval(run, run->data.val, &run->net.val);
+    if (st == DDP_OK && run->config.run.eval_only)
+        return own_params(run);
+    if (st == DDP_OK)
+        st = open_loader(run);
+    DDP_TRY(ddpi_run_agree(run, st, "open loader and evaluation"));
+    return open_strategy(run);
+}
+
+ddp_status ddpi_run_load_weights(ddpi_run *run)
+{
+    ddp_param_table *table = ddp_model_params(run->net.model);
+    const char *path = run->config.run.init_weights;
+
+    if (path != NULL)
+        return ddp_weights_load(path, run->net.device, table, run->net.params);
+    return ddp_param_table_init(run->net.device, table, run->config.data.seed, run->net.params);
+}
+
+/* Parameters' values are compared by the trainer; here what decides their places in memory. */
+ddp_status ddpi_run_compare_models(ddpi_run *run)
+{
+    char *text = NULL;
+    ddp_status st =
+        ddpi_run_agree(run, ddp_model_fingerprint(run->net.model, &text), "describe the model");
+
+    if (st == DDP_OK)
+        st = ddp_comm_fingerprint(run->comm, text, "model");
+    ddp_free(text);
+    DDP_TRY(st);
+    if (!run->config.run.eval_only)
+        return DDP_OK;
+    return ddp_check_replicas(run->comm, run->net.device, ddp_model_params(run->net.model),
+                              run->net.params, 0);
+}
+
+/* Rank 0 measures alone. Ranks that share cores do not add up. */
+ddp_status ddpi_run_measure_peak(ddpi_run *run)
+{
+    double flops = 0;
+    ddp_status st = run->rank == 0 ? ddp_device_measure_peak(run->net.device, &flops) : DDP_OK;
+    double fit = (double)ddpi_run_core_count(run) / run->ranks[0].threads;
+
+    DDP_TRY(ddpi_run_agree(run, st, "measure the peak"));
+    DDP_TRY(ddp_comm_broadcast(run->comm, 0, &flops, sizeof flops));
+    run->net.peak_flops = flops * (run->world < fit ? run->world : fit);
+    return DDP_OK;
+}
+
+void ddpi_run_close_model(ddpi_run *run)
+{
+    ddpi_run_net *net = &run->net;
+
+    ddp_eval_destroy(net->val);
+    ddp_eval_destroy(net->test);
+    ddp_strategy_destroy(net->strategy);
+    if (net->eval_only_bytes > 0)
+        ddp_device_free(net->device, net->params, net->eval_only_bytes);
+    ddp_model_destroy(net->model);
+    ddp_loader_destroy(net->loader);
+    ddp_device_close(net->device);
+}

@@ -1,0 +1,57 @@
+/* run_train.c - what a run is for: training, or the evaluation of given weights. */
+#include "app/run.h"
+#include "ddp/weights.h"
+
+static ddp_status train(ddpi_run *run)
+{
+    ddpi_observer_state state;
+    ddp_observer observer = ddpi_observer(&state, run);
+    const ddp_run_info info = {.epochs = run->config.trainer.epochs,
+                               .steps_per_epoch = ddp_sampler_steps(&run->data.sampler),
+                               .train_flops = ddp_model_train_flops(run->net.model),
+                               .machine_flops = run->net.peak_flops};
+    const ddp_trainer_parts parts = {
+        .strategy = run->net.strategy,
+        .model = run->net.model,
+        .device = run->net.device,
+        .comm = run->comm,
+        .loader = run->net.loader,
+        .sampler = &run->data.sampler,
+        /* With a held-out part the test set is kept for the end. */
+        .eval = run->net.val != NULL ? run->net.val : run->net.test,
+        .observers = &observer,
+        .observer_count = run->rank == 0 ? 1 : 0,
+    };
+
+    ddp_status st = ddp_trainer_run(&run->config.trainer, &info, &parts, &run->summary);
+    ddp_log_progress_end();
+    DDP_TRY(st);
+    if (run->net.val == NULL)
+        return DDP_OK;
+    run->val = run->summary.test;
+    ddp_comm_note(run->comm, run->summary.steps, "test evaluation");
+    return ddp_eval_run(run->net.test, &run->summary.test);
+}
+
+static ddp_status evaluate(ddpi_run *run)
+{
+    ddp_comm_note(run->comm, 0, "evaluation");
+    DDP_TRY(ddp_eval_run(run->net.test, &run->summary.test));
+    run->summary.seconds = run->summary.test.seconds;
+    run->summary.images_per_s = (double)run->summary.test.count / run->summary.test.seconds;
+    return ddp_param_table_hash(run->net.device, ddp_model_params(run->net.model), run->net.params,
+                                &run->summary.weights_hash);
+}
+
+ddp_status ddpi_run_work(ddpi_run *run)
+{
+    return run->config.run.eval_only ? evaluate(run) : train(run);
+}
+
+ddp_status ddpi_run_save_weights(ddpi_run *run)
+{
+    if (run->rank != 0 || run->config.run.save_weights == NULL)
+        return DDP_OK;
+    return ddp_weights_save(run->config.run.save_weights, run->net.device,
+                            ddp_model_params(run->net.model), run->net.params);
+}

@@ -1,0 +1,20 @@
+/* config_impl.h - what the parts of config.h's implementation share. */
+#ifndef DDP_CONFIG_CONFIG_IMPL_H
+#define DDP_CONFIG_CONFIG_IMPL_H
+
+#include "ddp/config.h"
+
+enum { DDPI_CONFIG_GROUPS = 7 };
+
+/* The option tables, with config as their target. */
+void ddpi_config_groups(ddp_config *config, ddp_option_group groups[DDPI_CONFIG_GROUPS]);
+
+/* "1x28x28" */
+DDP_INNER ddp_status ddpi_config_parse_shape(const char *text, ddp_shape *shape_out);
+/* "0.5/0.25" or "0.4,0.5,0.6/0.2,0.2,0.2" */
+DDP_INNER ddp_status ddpi_config_parse_normalize(const char *text, ddp_normalize *normalize_out);
+
+/* Rules that need neither ranks nor data. */
+DDP_INNER ddp_status ddpi_config_check(const ddp_config *config);
+
+#endif

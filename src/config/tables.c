@@ -1,0 +1,139 @@
+/* tables.c - the names, limits and help of all options, group by group as --help shows them.
+ *
+ * Offsets are into ddp_config, whose parts are the modules' own structs. Choices stand in the order
+ * of the enums that they set. Constant data only. */
+#include "config/config_impl.h"
+
+#define AT(field) offsetof(ddp_config, field)
+/* The largest whole number that a limit (a double) and int64_t both hold, and that nobody reaches.
+ */
+#define COUNT_MAX 1e15
+
+static const ddp_option model_options[] = {
+    {"model", DDP_OPT_STRING, AT(run.model), 0, 0, NULL, "NAME", "Network; see the list below"},
+    {"mlp-widths", DDP_OPT_STRING, AT(model.mlp_widths), 0, 0, NULL, "N,N,...",
+     "Widths of mlp's hidden layers"},
+    {"label-smoothing", DDP_OPT_DOUBLE, AT(model.label_smoothing), 0, 1, NULL, "X",
+     "Share of the target that is spread evenly over all classes"},
+    {"init-weights", DDP_OPT_STRING, AT(run.init_weights), 0, 0, NULL, "FILE",
+     "Start from these weights (safetensors) instead of drawn ones"},
+    {"save-weights", DDP_OPT_STRING, AT(run.save_weights), 0, 0, NULL, "FILE",
+     "Write the final weights there (safetensors)"},
+    {0},
+};
+
+static const ddp_option data_options[] = {
+    {"dataset", DDP_OPT_STRING, AT(data.dataset), 0, 0, NULL, "NAME",
+     "Data set; see the list below"},
+    {"data-dir", DDP_OPT_STRING, AT(data.data_dir), 0, 0, NULL, "DIR", "Where its files lie"},
+    {"input-shape", DDP_OPT_STRING, AT(run.input_shape), 0, 0, NULL, "CxHxW",
+     "Shape of a synthetic sample"},
+    {"synthetic-train", DDP_OPT_INT, AT(data.synthetic_train), 1, COUNT_MAX, NULL, "N",
+     "Synthetic training samples"},
+    {"synthetic-test", DDP_OPT_INT, AT(data.synthetic_test), 1, COUNT_MAX, NULL, "N",
+     "Synthetic test samples"},
+    {"classes", DDP_OPT_INT, AT(data.synthetic_classes), 1, 1e6, NULL, "N", "Synthetic classes"},
+    {"normalize", DDP_OPT_STRING, AT(run.normalize), 0, 0, NULL, "MEAN/DEV",
+     "Subtract a mean and divide by a deviation, one for all channels or one each (M,M,M/D,D,D); "
+     "samples are in [0, 1] before"},
+    {"val-split", DDP_OPT_DOUBLE, AT(run.val_split), 0, 0.99, NULL, "X",
+     "Hold this share of the training set out and evaluate on it after epochs; the test set is "
+     "then "
+     "evaluated once, at the end"},
+    {"drop-last", DDP_OPT_BOOL, AT(run.drop_last), 0, 0, NULL, NULL,
+     "Drop an epoch's incomplete last batch"},
+    {"workers", DDP_OPT_INT, AT(run.workers), -1, 256, NULL, "N",
+     "Loader threads of a rank; 0: load in the training thread, -1: 1 where cores are left, else "
+     "0"},
+    {0},
+};
+
+static const ddp_option train_options[] = {
+    {"epochs", DDP_OPT_INT, AT(trainer.epochs), 1, 1e9, NULL, "N", "Passes over the training set"},
+    {"max-steps", DDP_OPT_INT, AT(trainer.max_steps), 0, COUNT_MAX, NULL, "N",
+     "End after N optimizer steps; 0: no limit"},
+    {"batch-size", DDP_OPT_INT, AT(run.batch_size), 1, 1e9, NULL, "N",
+     "Samples of a step over all ranks"},
+    {"batch-per-rank", DDP_OPT_INT, AT(run.batch_per_rank), 0, 1e9, NULL, "N",
+     "The same, said per rank; 0: --batch-size counts"},
+    {"accumulate", DDP_OPT_INT, AT(run.accumulate), 1, 1e6, NULL, "N",
+     "Cut a rank's part of a batch into N shards that are computed one after the other"},
+    {"logical-ranks", DDP_OPT_INT, AT(run.logical_ranks), 0, 1e6, NULL, "K",
+     "Shards of a batch over all ranks; 0: ranks times --accumulate"},
+    {"seed", DDP_OPT_INT, AT(run.seed), 0, COUNT_MAX, NULL, "N",
+     "Decides the initial weights, the order of samples and synthetic data"},
+    {"eval-every", DDP_OPT_INT, AT(trainer.eval_every), 0, 1e9, NULL, "N",
+     "Evaluate after every N epochs; 0: at the end only"},
+    {"eval-only", DDP_OPT_BOOL, AT(run.eval_only), 0, 0, NULL, NULL,
+     "Evaluate --init-weights on the test set and train nothing"},
+    {"check-replicas", DDP_OPT_INT, AT(trainer.check_replicas), 0, COUNT_MAX, NULL, "N",
+     "Compare the ranks' parameters every N steps; 0: at the start only"},
+    {0},
+};
+
+static const ddp_option optim_options[] = {
+    {"optimizer", DDP_OPT_CHOICE, AT(optim.kind), 0, 0, "sgd", NULL, "Update rule"},
+    {"lr", DDP_OPT_DOUBLE, AT(optim.lr), 0, 1e6, NULL, "X", "Learning rate"},
+    {"momentum", DDP_OPT_DOUBLE, AT(optim.momentum), 0, 1, NULL, "X", "Momentum"},
+    {"dampening", DDP_OPT_DOUBLE, AT(optim.dampening), 0, 1, NULL, "X", "Dampening of momentum"},
+    {"nesterov", DDP_OPT_BOOL, AT(optim.nesterov), 0, 0, NULL, NULL, "Nesterov's momentum"},
+    {"weight-decay", DDP_OPT_DOUBLE, AT(optim.weight_decay), 0, 1e6, NULL, "X",
+     "Weight decay; biases have none"},
+    {"lr-scale", DDP_OPT_CHOICE, AT(run.lr_scale), 0, 0, "none|linear|sqrt", NULL,
+     "Scale --lr by the global batch over --lr-base-batch, or by its root"},
+    {"lr-base-batch", DDP_OPT_DOUBLE, AT(run.lr_base_batch), 1, 1e9, NULL, "N",
+     "The batch that --lr is meant for"},
+    {0},
+};
+
+static const ddp_option machine_options[] = {
+    {"device", DDP_OPT_CHOICE, AT(run.device), 0, 0, "auto|cpu|cuda", NULL, "What computes"},
+    {"threads", DDP_OPT_INT, AT(run.threads), 0, 4096, NULL, "N",
+     "Threads of a rank's operations; 0: the cores of the node shared out among its ranks"},
+    {"conv-algo", DDP_OPT_CHOICE, AT(device.conv_algo), 0, 0, "auto|direct|gemm", NULL,
+     "How convolutions are computed; auto: rank 0 measures"},
+    {0},
+};
+
+static const ddp_option comm_options[] = {
+    {"comm", DDP_OPT_CHOICE, AT(run.comm), 0, 0, "auto|nccl|mpi|loopback", NULL,
+     "How ranks talk; loopback: ranks are threads of one process"},
+    {"loopback-ranks", DDP_OPT_INT, AT(run.loopback_ranks), 0, 256, NULL, "N",
+     "Ranks of --comm loopback; 0: 1"},
+    {"strategy", DDP_OPT_CHOICE, AT(run.strategy), 0, 0, "ddp|sync|naive", NULL,
+     "ddp: reduce during backward; sync: after it; naive: through rank 0"},
+    {"allreduce", DDP_OPT_CHOICE, AT(comm.allreduce), 0, 0, "auto|shm|mpi|root|ring|tree|rhd", NULL,
+     "Algorithm of gradient sums"},
+    {"first-bucket-mb", DDP_OPT_DOUBLE, AT(reducer.first_bucket_mb), 1e-3, 65536, NULL, "MIB",
+     "Size of the first gradient bucket"},
+    {"bucket-cap-mb", DDP_OPT_DOUBLE, AT(reducer.bucket_cap_mb), 1e-3, 65536, NULL, "MIB",
+     "Size of the others"},
+    {"shared-memory", DDP_OPT_BOOL, AT(comm.shared_memory), 0, 0, NULL, NULL,
+     "Share memory between the ranks of a node; --no-shared-memory: every rank as if on its own"},
+    {"comm-timeout", DDP_OPT_DOUBLE, AT(run.comm_timeout), 0, 1e6, NULL, "SECONDS",
+     "Give up when ranks wait this long for each other; 0: never"},
+    {0},
+};
+
+static const ddp_option output_options[] = {
+    {"run-dir", DDP_OPT_STRING, AT(run.run_dir), 0, 0, NULL, "DIR",
+     "Where the run's files go; runs/TIME-MODEL unless given"},
+    {"log-level", DDP_OPT_CHOICE, AT(run.log_level), 0, 0, "error|warn|info|debug", "LEVEL",
+     "What the console shows"},
+    {"quiet", DDP_OPT_BOOL, AT(run.quiet), 0, 0, NULL, NULL,
+     "Show the results only, and warnings and errors"},
+    {0},
+};
+
+void ddpi_config_groups(ddp_config *config, ddp_option_group groups[DDPI_CONFIG_GROUPS])
+{
+    const ddp_option_group all[DDPI_CONFIG_GROUPS] = {
+        {"Model", model_options, config},    {"Data", data_options, config},
+        {"Training", train_options, config}, {"Optimizer", optim_options, config},
+        {"Device", machine_options, config}, {"Communication", comm_options, config},
+        {"Output", output_options, config},
+    };
+
+    for (int i = 0; i < DDPI_CONFIG_GROUPS; i++)
+        groups[i] = all[i];
+}

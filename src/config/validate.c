@@ -1,0 +1,187 @@
+/* validate.c - rules between options, and the values that follow from several of them. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/config_impl.h"
+
+#define USAGE(...) DDP_FAIL(DDP_ERR_USAGE, __VA_ARGS__)
+
+/* ---- rules that need neither ranks nor data ---- */
+
+static ddp_status check_optimizer(const ddp_optim_opts *optim)
+{
+    if (optim->momentum >= 1)
+        return USAGE("option --momentum: found %g, expected less than 1", optim->momentum);
+    if (optim->nesterov && optim->momentum == 0)
+        return USAGE("option --nesterov: found without --momentum, expected a momentum above 0");
+    if (optim->nesterov && optim->dampening != 0)
+        return USAGE("option --dampening: found %g with --nesterov, expected 0", optim->dampening);
+    if (optim->dampening != 0 && optim->momentum == 0)
+        return USAGE("option --dampening: found %g without --momentum, expected a momentum above 0",
+                     optim->dampening);
+    return DDP_OK;
+}
+
+static ddp_status check_batch(const ddp_config *config)
+{
+    const ddp_run_opts *run = &config->run;
+
+    /* Values that agree cannot be known before the world is. */
+    if (run->batch_per_rank > 0 && ddp_options_was_set(config->options, "batch-size"))
+        return USAGE("option --batch-per-rank: found %" PRId64 " beside --batch-size %" PRId64
+                     ", expected one of the two",
+                     run->batch_per_rank, run->batch_size);
+    return DDP_OK;
+}
+
+static ddp_status check_comm(const ddp_config *config)
+{
+    const ddp_run_opts *run = &config->run;
+
+    if (run->loopback_ranks > 0 && run->comm != DDP_COMM_AUTO && run->comm != DDP_COMM_LOOPBACK)
+        return USAGE("option --loopback-ranks: found %" PRId64
+                     " with another communicator, expected --comm loopback",
+                     run->loopback_ranks);
+    if (config->comm.allreduce == DDP_ALLREDUCE_SHM && !config->comm.shared_memory)
+        return USAGE("option --allreduce: found shm with --no-shared-memory, expected another "
+                     "algorithm");
+    return DDP_OK;
+}
+
+static ddp_status check_paths(const ddp_run_opts *run)
+{
+    const char *const names[] = {"run-dir", "init-weights", "save-weights"};
+    const char *const values[] = {run->run_dir, run->init_weights, run->save_weights};
+
+    for (int i = 0; i < 3; i++)
+        if (values[i] != NULL && values[i][0] == 0)
+            return USAGE("option --%s: found an empty text, expected a path", names[i]);
+    if (run->eval_only && run->init_weights == NULL)
+        return USAGE(
+            "option --eval-only: found without --init-weights, expected a file of weights");
+    return DDP_OK;
+}
+
+ddp_status ddpi_config_check(const ddp_config *config)
+{
+    DDP_TRY(check_optimizer(&config->optim));
+    DDP_TRY(check_batch(config));
+    DDP_TRY(check_comm(config));
+    if (config->model.label_smoothing >= 1)
+        return USAGE("option --label-smoothing: found %g, expected less than 1",
+                     config->model.label_smoothing);
+    return check_paths(&config->run);
+}
+
+/* ---- with the number of ranks ---- */
+
+/* "1, 2, 3, 6": the numbers of ranks that divide the shards. */
+static void list_worlds(int64_t shards, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+
+    text[0] = 0;
+    for (int64_t w = 1; w <= shards && used + 1 < text_bytes; w++)
+        if (shards % w == 0)
+            used +=
+                (size_t)snprintf(text + used, text_bytes - used, "%s%" PRId64, used ? ", " : "", w);
+}
+
+static ddp_status resolve_shards(ddp_config *config, int world)
+{
+    const ddp_run_opts *run = &config->run;
+    char worlds[128];
+
+    config->shards = run->logical_ranks > 0 ? run->logical_ranks : world * run->accumulate;
+    if (config->shards % world != 0) {
+        list_worlds(config->shards, worlds, sizeof worlds);
+        return USAGE("option --logical-ranks: found %" PRId64
+                     " with %d ranks, expected a multiple of %d (or this many ranks: %s)",
+                     config->shards, world, world, worlds);
+    }
+    if (run->logical_ranks > 0 && run->accumulate > 1 && config->shards != world * run->accumulate)
+        return USAGE("option --logical-ranks: found %" PRId64 " with --accumulate %" PRId64
+                     " and %d ranks, expected %" PRId64 ", or one of the two options",
+                     config->shards, run->accumulate, world, world * run->accumulate);
+    config->reducer.shards = config->shards / world;
+    return DDP_OK;
+}
+
+static double scaled_lr(const ddp_config *config)
+{
+    double ratio = (double)config->global_batch / config->run.lr_base_batch;
+
+    switch ((ddp_lr_scale)config->run.lr_scale) {
+    case DDP_LR_SCALE_LINEAR:
+        return config->optim.lr * ratio;
+    case DDP_LR_SCALE_SQRT:
+        return config->optim.lr * sqrt(ratio);
+    case DDP_LR_SCALE_NONE:
+        break;
+    }
+    return config->optim.lr;
+}
+
+ddp_status ddp_config_resolve(ddp_config *config, int world)
+{
+    ddp_run_opts *run = &config->run;
+
+    DDP_TRY(resolve_shards(config, world));
+    config->global_batch = run->batch_per_rank > 0 ? run->batch_per_rank * world : run->batch_size;
+    if (config->global_batch < world)
+        return USAGE("option --batch-size: found %" PRId64
+                     " with %d ranks, expected at least one sample for each rank",
+                     config->global_batch, world);
+    if (config->global_batch < config->shards)
+        return USAGE(
+            "option --batch-size: found %" PRId64 " with %" PRId64
+            " shards (ranks times --accumulate, or --logical-ranks), expected at least one "
+            "sample for each",
+            config->global_batch, config->shards);
+    run->batch_size = config->global_batch;
+    run->batch_per_rank = 0;
+    config->trainer.lr = scaled_lr(config);
+    return DDP_OK;
+}
+
+/* ---- with the data and the machine ---- */
+
+static ddp_status spread_normalize(ddp_normalize *n, int64_t channels)
+{
+    if (n->count == 0 || n->count == channels)
+        return DDP_OK;
+    if (n->count > 1 || channels > DDP_CONFIG_MAX_CHANNELS)
+        return USAGE("option --normalize: found %d means, expected one, or one for each of the "
+                     "data's %" PRId64 " channels (at most %d)",
+                     n->count, channels, DDP_CONFIG_MAX_CHANNELS);
+    for (int i = 1; i < channels; i++) {
+        n->mean[i] = n->mean[0];
+        n->deviation[i] = n->deviation[0];
+    }
+    n->count = (int)channels;
+    return DDP_OK;
+}
+
+ddp_status ddp_config_check_data(ddp_config *config, int world, int64_t samples, int64_t channels)
+{
+    if (samples < world)
+        return USAGE("%d ranks for %" PRId64
+                     " samples of data set %s: expected no more ranks than samples",
+                     world, samples, config->data.dataset);
+    return spread_normalize(&config->normalize, channels);
+}
+
+void ddp_config_machine(ddp_config *config, const ddp_config_cores *cores)
+{
+    int share = cores->node / cores->node_ranks;
+
+    if (share > cores->own)
+        share = cores->own;
+    config->device.threads = config->run.threads > 0 ? (int)config->run.threads
+                             : share > 1             ? share
+                                                     : 1;
+    config->workers =
+        config->run.workers >= 0 ? (int)config->run.workers : cores->node > cores->node_ranks;
+}
