@@ -1,13 +1,13 @@
 #!/bin/sh
-# Builds every fuzzer of this folder (fuzz_NAME.c) and runs it for SECONDS (default 15) on its kept inputs in
-# tests/data/fuzz_NAME/. Fails on a crash and prints the input that caused it. Writes nothing into the source tree.
-# Exit status: 0 clean, 1 a finding or a failed build, 77 skipped (no clang with libFuzzer).
+# Builds every fuzzer of this folder (fuzz_NAME.c) and runs it for SECONDS (default 15) from its
+# kept inputs in tests/data/fuzz_NAME/. Prints the input of a crash; writes nothing into the tree.
+# Exit status: 0 clean, 1 a finding or a failed build, 2 usage, 77 skipped (no clang or libFuzzer).
 # Usage: run.sh [SECONDS]
 set -u
 seconds=${1:-15}
 case $seconds in
-'' | *[!0-9]*)
-    echo "usage: run.sh [SECONDS]" >&2
+'' | *[!0-9]* | 0*)
+    echo "usage: run.sh [SECONDS], at least 1" >&2
     exit 2
     ;;
 esac
@@ -20,15 +20,19 @@ if ! command -v clang >/dev/null 2>&1; then
     echo "skipped: no clang"
     exit 77
 fi
-printf 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n);\n%s\n' \
-    'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n ? 0 : 0; }' \
-    >"$work/probe.c"
-if ! clang -fsanitize=fuzzer,address "$work/probe.c" -o "$work/probe" 2>/dev/null; then
-    echo "skipped: clang has no libFuzzer or sanitizer runtime"
+cat >"$work/probe.c" <<'PROBE'
+int LLVMFuzzerTestOneInput(const unsigned char *data, unsigned long bytes);
+int LLVMFuzzerTestOneInput(const unsigned char *data, unsigned long bytes)
+{
+    return data == 0 && bytes > 0;
+}
+PROBE
+if ! clang -fsanitize=fuzzer,address,undefined "$work/probe.c" -o "$work/probe" 2>/dev/null; then
+    echo "skipped: clang has no libFuzzer or no sanitizer runtime"
     exit 77
 fi
 
-# What each fuzzer needs beside the sources of base.
+# The sources under test, beside those of base and obs.
 sources_of() {
     case $1 in
     fuzz_idx) echo "$root/src/data/idx_reader.c" ;;
@@ -36,31 +40,42 @@ sources_of() {
     esac
 }
 
-flags="-std=c17 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all"
-libraries="-lz -ljansson -linih -lxxhash -lpthread -lm"
+build() {
+    clang -std=c17 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined \
+        -fno-sanitize-recover=all -I"$root/include" -I"$root/src" "$root/tests/fuzz/$1.c" \
+        $(sources_of "$1") "$root"/src/base/*.c "$root"/src/obs/*.c \
+        -lz -ljansson -linih -lxxhash -lpthread -lm -o "$work/$1" >"$work/$1.log" 2>&1
+}
+
+run() {
+    mkdir -p "$work/$1.new" "$work/$1.found"
+    (cd "$work" && "./$1" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
+        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$work/$1.found/" \
+        "$work/$1.new" "$root/tests/data/$1" >"$work/$1.log" 2>&1)
+}
+
+report() {
+    echo "$1: $2"
+    tail -n 60 "$work/$1.log"
+    for input in "$work/$1.found"/*; do
+        [ -f "$input" ] || continue
+        echo "$(basename "$input"), in hex:"
+        od -An -tx1 -v "$input" | head -n 256
+    done
+}
+
 failed=0
 for source in "$root"/tests/fuzz/fuzz_*.c; do
     name=$(basename "$source" .c)
-    if ! clang $flags -I"$root/include" -I"$root/src" "$source" $(sources_of "$name") \
-        "$root"/src/base/*.c "$root"/src/obs/*.c $libraries -o "$work/$name" >"$work/$name.build" 2>&1; then
-        echo "$name: does not build"
-        cat "$work/$name.build"
+    if ! build "$name"; then
+        report "$name" "does not build"
         failed=1
-        continue
-    fi
-    mkdir -p "$work/$name.new"
-    if (cd "$work" && "./$name" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
-        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$work/$name." \
-        "$work/$name.new" "$root/tests/data/$name" >"$work/$name.log" 2>&1); then
-        echo "$name: clean, $(sed -n 's/^stat::number_of_executed_units: *//p' "$work/$name.log") inputs"
+    elif ! run "$name"; then
+        report "$name" "FAILED"
+        failed=1
     else
-        echo "$name: FAILED"
-        tail -n 60 "$work/$name.log"
-        for input in "$work/$name".crash-* "$work/$name".leak-* "$work/$name".timeout-* \
-            "$work/$name".oom-*; do
-            [ -f "$input" ] && echo "input in hex:" && od -An -tx1 -v "$input" | head -n 64
-        done
-        failed=1
+        inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/$name.log")
+        echo "$name: clean, $inputs inputs"
     fi
 done
 exit $failed
