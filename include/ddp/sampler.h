@@ -2,7 +2,7 @@
  *
  * Pure arithmetic, no state, no memory: a function of (seed, epoch, step, global batch, logical
  * shards K, shard). Rank and world do not enter. The epoch's order is a keyed bijection of [0,
- * size): a balanced Feistel network over the next even power of two with Philox round functions,
+ * size): a balanced Feistel network over the next even power of two, its rounds keyed by Philox,
  * walked until it lands inside the range (cycle walking; Black and Rogaway, "Ciphers with Arbitrary
  * Finite Domains", CT-RSA 2002). Global step s takes positions [s*B, min((s+1)*B, size)); logical
  * shard v takes its contiguous part, and parts differ by at most one sample. Any thread. Local. */

@@ -84,9 +84,6 @@ static void prepare(ddp_loader *loader, int64_t number, slot *dst)
     batch->step = step % loader->steps;
     batch->shard = opts->first_shard + number % opts->shard_count;
     batch->count = ddp_sampler_shard(&opts->sampler, batch->step, batch->shard, &first);
-    dst->status = DDP_OK;
-    if (batch->count == 0)
-        return;
     ddp_sampler_indices(&opts->sampler, batch->epoch, first, batch->count, dst->indices);
     dst->status =
         ddp_dataset_fetch(loader->dataset, dst->indices, batch->count, dst->inputs, dst->labels);

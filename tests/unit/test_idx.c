@@ -308,6 +308,14 @@ static void test_gzip_damage(void **state)
     CHECK_FAILS(read_memory(packed, DDPI_IDX_IMAGES), DDP_ERR_FORMAT, "incorrect length check");
     packed.data[length - 1] ^= 1;
     CHECK_OK(read_memory(packed, DDPI_IDX_IMAGES));
+    /* The place is named: here the first block's type, right behind gzip's own header. */
+    unsigned char kept = packed.data[10];
+    packed.data[10] = 7;
+    CHECK_FAILS(read_memory(packed, DDPI_IDX_IMAGES), DDP_ERR_FORMAT, "invalid block type");
+    const char *place = strstr(ddp_status_message(), "near byte ");
+    assert_non_null(place);
+    assert_in_range(atoi(place + strlen("near byte ")), 10, 20);
+    packed.data[10] = kept;
     bytes garbage = make_bytes(20);
     check_damage(join(packed, garbage), DDPI_IDX_IMAGES, "incorrect header check");
     check_damage(cut(pack(images(2, 2, 2), false), 2), DDPI_IDX_IMAGES, "cut off");
