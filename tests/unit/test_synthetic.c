@@ -216,6 +216,45 @@ static void test_fetch_range(void **state)
     ddp_comm_close(comm);
 }
 
+/* A program's own data set that gives nonsense is refused, and closed again. */
+static ddp_status odd_open(const ddp_data_opts *opts, ddp_split split, ddp_comm *comm,
+                           ddp_dataset_info *info_out, void **self_out)
+{
+    (void)split;
+    (void)comm;
+    *info_out = (ddp_dataset_info){opts->input_shape, opts->synthetic_train, 10};
+    *self_out = (void *)(uintptr_t)opts->seed; /* counts how often it was closed */
+    return DDP_OK;
+}
+
+static void odd_close(void *self, ddp_comm *comm)
+{
+    (void)comm;
+    ++*(int *)self;
+}
+
+static void test_own_data_set_is_checked(void **state)
+{
+    static const ddp_dataset_ops ops = {"odd", odd_open, NULL, odd_close};
+    (void)state;
+    ddp_comm *comm = open_world();
+    int closed = 0;
+    ddp_dataset *dataset = NULL;
+    ddp_data_opts opts = make_opts();
+    opts.seed = (uint64_t)(uintptr_t)&closed;
+    opts.synthetic_train = 0;
+    CHECK_FAILS(ddp_dataset_open(&ops, &opts, DDP_SPLIT_TRAIN, comm, &dataset), DDP_ERR_USAGE,
+                "data set odd: 0 samples of shape 2x5x7 in 10 classes");
+    assert_int_equal(closed, 1);
+    opts.synthetic_train = 5;
+    opts.input_shape.ndim = DDP_MAX_DIMS + 1;
+    CHECK_FAILS(ddp_dataset_open(&ops, &opts, DDP_SPLIT_TRAIN, comm, &dataset), DDP_ERR_USAGE,
+                "5 samples of shape (none)");
+    assert_int_equal(closed, 2);
+    assert_null(dataset);
+    ddp_comm_close(comm);
+}
+
 /* Which sample of the whole a view's sample is: they are all different. */
 static int64_t find(ddp_dataset *whole, const sample *wanted)
 {
@@ -289,6 +328,7 @@ int main(void)
         cmocka_unit_test(test_learnable),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_fetch_range),
+        cmocka_unit_test(test_own_data_set_is_checked),
         cmocka_unit_test(test_subset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
