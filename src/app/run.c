@@ -72,7 +72,7 @@ static ddp_status run_all(ddpi_run *run)
     DDP_TRY(ddpi_run_work(run));
     DDP_TRY(ddpi_run_agree(run, ddpi_run_save_weights(run), "save weights"));
     DDP_TRY(ddpi_run_agree(run, ddpi_run_finish(run), "finish"));
-    ddpi_run_write_status(run, "trained");
+    ddpi_run_write_status(run, run->config.run.eval_only ? "evaluated" : "trained");
     return DDP_OK;
 }
 
@@ -83,6 +83,7 @@ static void on_fatal(void *arg, const char *cause)
 {
     ddpi_run *run = arg;
 
+    ddp_debug("failed: %s", cause);
     ddpi_run_write_status(run, "failed");
     ddp_comm_fail(run->comm, cause);
 }
@@ -119,21 +120,13 @@ static bool is_everybodys(const ddpi_run *run, ddp_status st)
 /* message is a copy: what follows may fail too. */
 static void report(ddpi_run *run, ddp_status st, const char *message)
 {
-    bool threads = run->app->threads;
-
     ddp_log_progress_end();
-    if (is_everybodys(run, st)) {
-        if (run->rank == 0 && !threads)
-            ddp_error("%s", message);
-        ddpi_run_write_status(run, "failed");
-        return;
-    }
-    if (threads) {
-        ddp_comm_fail(run->comm, message);
-        return;
-    }
-    ddp_error("%s", message);
-    ddp_fatal_quiet();
+    ddp_debug("failed: %s", message);
+    ddpi_run_write_status(run, "failed");
+    if (!is_everybodys(run, st))
+        ddp_comm_fail(run->comm, message); /* prints it once; processes end here */
+    else if (run->rank == 0 && !run->app->threads)
+        ddp_error("%s", message);
 }
 
 static void close_run(ddpi_run *run)

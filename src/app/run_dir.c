@@ -67,7 +67,7 @@ static ddp_status write_config(const ddpi_run *run)
     return st;
 }
 
-/* Rank 0. A directory that is used again keeps its metrics; its status is no longer true. */
+/* Rank 0. A directory that is used again keeps its metrics: records are appended. */
 static ddp_status make_dir(ddpi_run *run, char path[PATH_MAX])
 {
     char file[PATH_MAX];
@@ -83,8 +83,7 @@ static ddp_status make_dir(ddpi_run *run, char path[PATH_MAX])
     DDP_TRY(ddp_fs_make_dirs(path));
     snprintf(run->dir, sizeof run->dir, "%s", path);
     DDP_TRY(ddpi_run_path(run, "status", file));
-    if (unlink(file) != 0 && errno != ENOENT)
-        return DDP_FAIL(DDP_ERR_IO, "remove %s: %s", file, strerror(errno));
+    DDP_TRY(ddp_fs_write_atomic(file, "running\n", strlen("running\n")));
     DDP_TRY(write_config(run));
     DDP_TRY(ddpi_run_path(run, "metrics.jsonl", file));
     return ddp_metrics_open(file, &run->metrics);

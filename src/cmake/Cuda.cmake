@@ -1,0 +1,20 @@
+# The CUDA device and the NCCL communicator build into one module that is loaded when it is asked for.
+# Their sources are not part of this version, so `on` cannot be granted.
+set_property(CACHE DDP_CUDA PROPERTY STRINGS auto on off)
+if(NOT DDP_CUDA MATCHES "^(auto|on|off)$")
+  message(FATAL_ERROR "DDP_CUDA is \"${DDP_CUDA}\"; expected auto, on or off")
+endif()
+if(DDP_CUDA STREQUAL "on")
+  message(FATAL_ERROR "DDP_CUDA=on: this version of ddp_train has no CUDA module to build; "
+    "use -DDDP_CUDA=auto or -DDDP_CUDA=off")
+elseif(DDP_CUDA STREQUAL "auto")
+  find_program(DDP_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda/bin)
+  mark_as_advanced(DDP_NVCC)
+  if(DDP_NVCC)
+    message(STATUS "CUDA: found ${DDP_NVCC}; built without, since this version has no CUDA module")
+  else()
+    message(STATUS "CUDA: no nvcc found; built without")
+  endif()
+else()
+  message(STATUS "CUDA: off")
+endif()

@@ -1,0 +1,30 @@
+# Tests that are scripts: lint.*, train.*, install.*. A script that cannot run ends with 77: skipped.
+foreach(lint layers sizes format headers banned selftest)
+  add_test(NAME lint.${lint}
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lint/${lint}.sh ${CMAKE_SOURCE_DIR})
+  set_tests_properties(lint.${lint} PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+endforeach()
+
+# train_test(NAME SECONDS SCRIPT ARGUMENT...)
+function(train_test name seconds script)
+  add_test(NAME train.${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/train/${script}.sh ${ARGN})
+  set_tests_properties(train.${name} PROPERTIES TIMEOUT ${seconds} RUN_SERIAL TRUE
+    ENVIRONMENT "DDP_TRAIN=$<TARGET_FILE:ddp_train>")
+endfunction()
+train_test(loopback 300 loopback)
+train_test(mpi_lenet 300 worlds lenet)
+train_test(mpi_mlp 300 worlds mlp)
+train_test(mpi_variants 300 variants)
+train_test(mpi_last_batch 300 last_batch)
+train_test(mpi_eval_only 300 eval_only)
+train_test(config 300 config)
+train_test(bad_input 300 bad_input)
+train_test(failures 300 failures)
+
+# A program built by somebody else would need the same sanitizer.
+if(NOT DDP_SANITIZE)
+  add_test(NAME install.outside_program COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/install/check.sh
+    ${CMAKE_BINARY_DIR} ${CMAKE_COMMAND} ${CMAKE_C_COMPILER})
+  set_tests_properties(install.outside_program PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77
+    ENVIRONMENT "${DDP_MPI_ENV}")
+endif()

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# run.sh - installs what the tests need, builds the release, asan and tsan presets, and passes the tests.
+#
+#   ./tests/run.sh [release] [asan] [tsan] [fuzz]        all four unless some are named
+#
+# Prints what each part took, what was skipped and why, and ctest's closing lines. Non-zero on any
+# failure.
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+. launch/packages.sh
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(release asan tsan fuzz)
+
+install_packages "${build_packages[@]}" dataset-fashion-mnist libcmocka-dev g++ clang clang-format \
+    libclang-rt-14-dev universal-ctags procps || exit 1
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+jobs=$(nproc)
+failed=()
+reports=()
+
+# build PRESET
+build() {
+    cmake --preset "$1" >"build-$1.log" 2>&1 && cmake --build --preset "$1" -j "$jobs" >>"build-$1.log" 2>&1
+}
+
+# suite PRESET NAME BUDGET PATTERN [EXCLUDED]: ctest over the tests whose names match.
+suite() {
+    local preset=$1 name=$2 budget=$3 pattern=$4 excluded=${5:-^$} start=$SECONDS dir code=0 log
+    dir=$(preset_dir "$preset")
+    log=$dir/suite-$name.log
+    echo "== $name: tests $pattern of preset $preset, budget $budget s"
+    ctest --test-dir "$dir" -R "$pattern" -E "$excluded" --output-on-failure --no-tests=error \
+        --timeout "$budget" >"$log" 2>&1 || code=$?
+    [ $code -eq 0 ] || { failed+=("$name"); cat "$log"; }
+    sed -n '/tests passed/,$p' "$log"
+    grep -E '\*\*\*Skipped' "$log" | sed 's/^/skipped: /'
+    reports+=("$(printf '%-14s %4d s of %4d s: %s' "$name" $((SECONDS - start)) "$budget" \
+        "$(grep -E 'tests passed' "$log" || echo 'no result')")")
+}
+
+preset_dir() { [ "$1" = release ] && echo build || echo "build-$1"; }
+
+# built PRESET: builds or reports, and says how long it took.
+built() {
+    local start=$SECONDS
+    if build "$1"; then
+        echo "== built preset $1 in $((SECONDS - start)) s"
+        return 0
+    fi
+    echo "== preset $1 does not build:"
+    tail -n 60 "build-$1.log"
+    failed+=("build-$1")
+    return 1
+}
+
+run_release() {
+    built release || return
+    suite release release 900 '.'
+}
+
+# Leaks are looked for where the process is ours alone: MPI keeps memory to the end on purpose.
+run_asan() {
+    built asan || return
+    export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+    export LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
+    suite asan asan-unit 400 '^unit\.'
+    suite asan asan-loopback 200 '^train\.loopback$'
+    ASAN_OPTIONS=detect_leaks=0 suite asan asan-mpi2 200 '^mpi2\.'
+    unset UBSAN_OPTIONS LSAN_OPTIONS
+}
+
+# Only threads of ours that meet: neither oneDNN nor MPI is built with the sanitizer.
+run_tsan() {
+    built tsan || return
+    export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$root/tests/tsan.supp
+    suite tsan tsan 400 '^(unit\.(thread|queue|log|loader|loopback|comm|shm|reducer|worlds|watchdog|engine|device).*|train\.loopback)$'
+    unset TSAN_OPTIONS
+}
+
+run_fuzz() {
+    local start=$SECONDS code=0
+    echo "== fuzz: every reader of files, 15 s each"
+    tests/fuzz/run.sh 15 || code=$?
+    case $code in
+        0) reports+=("fuzz           $((SECONDS - start)) s: clean") ;;
+        77) reports+=("fuzz           skipped: see above") ;;
+        *) reports+=("fuzz           FAILED"); failed+=(fuzz) ;;
+    esac
+}
+
+for part in "${parts[@]}"; do
+    case $part in
+        release | asan | tsan | fuzz) "run_$part" ;;
+        *) echo "run.sh: unknown part $part, expected release, asan, tsan or fuzz" >&2; exit 2 ;;
+    esac
+done
+
+echo
+echo "== results after $SECONDS s"
+printf '%s\n' "${reports[@]}"
+if [ ${#failed[@]} -gt 0 ]; then
+    echo "FAILED: ${failed[*]}"
+    exit 1
+fi
+echo "all passed"

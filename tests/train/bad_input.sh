@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Wrong options, data and directories: one cause from one rank, a clean end of all, nothing written.
+. "$(dirname "$0")/lib.sh"
+cd "$work"
+small=(--dataset synthetic --synthetic-train 64 --synthetic-test 16 --batch-size 16 --max-steps 1
+    --model mlp --mlp-widths 8 --quiet)
+
+for ranks in 1 3 loopback:3; do
+    refused 2 'nearest is --batch-size' $ranks --batch-sise 12
+    refused 2 'whole number' $ranks --epochs ten
+    refused 2 'expected one of' $ranks --strategy magic
+    refused 2 'expected one of lenet' $ranks --model lenett
+    refused 2 'expected one of fashion-mnist' $ranks --dataset imagenet
+    refused 2 'expected a momentum above 0' $ranks --nesterov
+    refused 2 'beside --batch-size' $ranks --batch-size 8 --batch-per-rank 4
+    refused 2 'found "1x28"' $ranks --input-shape 1x28
+    refused 2 '--init-weights' $ranks --eval-only
+    refused 1 'dataset-fashion-mnist' $ranks --data-dir "$work/nowhere"
+    refused 1 'no CUDA module' $ranks --device cuda
+    refused 1 'nowhere/w.safetensors' $ranks "${small[@]}" --save-weights nowhere/w.safetensors
+    refused 1 'missing.safetensors' $ranks "${small[@]}" --init-weights missing.safetensors \
+        --run-dir "$work/loading"
+    rm -rf "$work/loading"
+done
+for ranks in 3 loopback:3; do
+    refused 2 'at least one sample for each rank' $ranks "${small[@]}" --batch-size 2
+    refused 2 'no more ranks than samples' $ranks "${small[@]}" --synthetic-train 2
+    refused 2 'expected a multiple of 3' $ranks "${small[@]}" --logical-ranks 4
+    refused 2 'this many ranks: 1, 2, 4' $ranks "${small[@]}" --logical-ranks 4
+done
+refused 1 'no CUDA module' 1 --comm nccl
+refused 2 'expected one process' 2 --comm loopback
+
+touch "$work/file"
+for ranks in 1 4 loopback:2; do
+    refused 1 "$work/file/run" $ranks "${small[@]}" --run-dir "$work/file/run"
+done
+
+# A damaged data set names the file.
+mkdir "$work/data"
+cp "${DDP_DATA_DIR:-/usr/share/datasets/fashion-mnist}"/* "$work/data"
+for file in "$work"/data/train-labels*; do
+    head -c 1000 "$file" >"$work/cut"
+    mv "$work/cut" "$file"
+done
+refused 1 'train-labels' 3 --data-dir "$work/data" --max-steps 1 --quiet
+equal 'run directories of refused runs' "$(ls -d "$work"/runs 2>/dev/null || echo none)" none
+finish
