@@ -1,0 +1,264 @@
+/* algo.c - what the algorithms are made of: started messages, polite waiting, flows in segments;
+ * and the choice of the algorithm.
+ *
+ * Engine thread only. Both ends of a message cut it alike, so lengths are never sent. All messages
+ * of a work carry its tag; messages of one pair and tag keep their order, which every transport
+ * promises. */
+#include "comm/algo.h"
+
+#include <string.h>
+
+#include "comm/shm_reduce.h"
+#include "ddp/thread.h"
+
+/* Message libraries count in int; also keeps one message from filling their buffers. */
+#define MESSAGE_BYTES ((size_t)64 << 20)
+/* Below, latency decides: few steps. Above, bandwidth: the ring sends least at a time. */
+#define TREE_BYTES ((size_t)4096)
+#define RHD_BYTES  ((size_t)65536)
+
+ddp_range ddpi_algo_share(size_t count, int n, int index)
+{
+    size_t share = count / (size_t)n, extra = count % (size_t)n, i = (size_t)index;
+    size_t lo = i * share + (i < extra ? i : extra);
+
+    return (ddp_range){lo, lo + share + (i < extra ? 1 : 0)};
+}
+
+/* ---- reducing ---- */
+
+bool ddpi_algo_takes(ddp_dtype dtype, ddp_reduce_op op)
+{
+    return dtype == DDP_U8 || ddpi_reduce_supports(dtype, op);
+}
+
+static void combine_u8(uint8_t *dst, const uint8_t *src, size_t count, ddp_reduce_op op)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (op == DDP_REDUCE_SUM)
+            dst[i] = (uint8_t)(dst[i] + src[i]);
+        else if (op == DDP_REDUCE_MAX)
+            dst[i] = dst[i] > src[i] ? dst[i] : src[i];
+        else
+            dst[i] = dst[i] < src[i] ? dst[i] : src[i];
+    }
+}
+
+static void combine(const ddp_coll *coll, void *dst, const void *src, size_t count)
+{
+    const void *two[2] = {dst, src};
+    void *one[1] = {dst};
+
+    if (coll->dtype == DDP_U8) {
+        combine_u8(dst, src, count, coll->op);
+        return;
+    }
+    ddpi_reduce(&(ddpi_reduction){.dtype = coll->dtype,
+                                  .op = coll->op,
+                                  .n = 2,
+                                  .src = two,
+                                  .dst_count = 1,
+                                  .dst = one,
+                                  .count = count});
+}
+
+/* ---- messages ---- */
+
+ddp_status ddpi_algo_send(ddpi_algo *a, int to, const void *buf, size_t bytes,
+                          ddpi_request *request)
+{
+    /* The cast is safe: sends only read. */
+    *request = (ddpi_request){
+        .buf = (void *)(uintptr_t)buf, .bytes = bytes, .peer = to, .tag = a->tag, .active = true};
+    a->bytes_sent += bytes;
+    return a->transport->send_start(a->self, request);
+}
+
+ddp_status ddpi_algo_recv(ddpi_algo *a, int from, void *buf, size_t bytes, ddpi_request *request)
+{
+    *request = (ddpi_request){
+        .buf = buf, .bytes = bytes, .peer = from, .tag = a->tag, .active = true, .receives = true};
+    return a->transport->recv_start(a->self, request);
+}
+
+ddp_status ddpi_algo_wait(ddpi_algo *a, ddpi_request *requests, int count)
+{
+    unsigned round = 0;
+
+    for (;;) {
+        bool moved = false;
+        int active = 0;
+        for (int i = 0; i < count; i++) {
+            ddpi_request *r = &requests[i];
+            bool done = false;
+            if (!r->active)
+                continue;
+            DDP_TRY(a->transport->test(a->self, r, &done));
+            r->active = !done;
+            if (done && r->receives && a->work->start_ns == 0)
+                a->work->start_ns = ddp_now_ns();
+            moved |= done;
+            active += !done;
+        }
+        if (active == 0)
+            return DDP_OK;
+        if (moved)
+            round = 0;
+        DDP_TRY(ddpi_algo_check(a));
+        a->transport->idle(a->self, round++);
+    }
+}
+
+/* ---- flows ---- */
+
+/* The next piece of a range in bytes: [*at, returned end). */
+static ddp_range next_piece(size_t *at, size_t end, size_t limit)
+{
+    ddp_range piece = {*at, end - *at < limit ? end : *at + limit};
+
+    *at = piece.hi;
+    return piece;
+}
+
+static ddp_range to_bytes(const ddp_coll *coll, ddp_range range, int peer)
+{
+    size_t item_bytes = ddp_dtype_bytes(coll->dtype);
+
+    if (peer < 0)
+        return (ddp_range){0, 0};
+    return (ddp_range){range.lo * item_bytes, range.hi * item_bytes};
+}
+
+ddp_status ddpi_algo_move(ddpi_algo *a, const ddpi_flow *flow)
+{
+    char *buf = a->work->coll.buf;
+    ddp_range send = to_bytes(&a->work->coll, flow->send, flow->to);
+    ddp_range recv = to_bytes(&a->work->coll, flow->recv, flow->from);
+
+    while (send.lo < send.hi || recv.lo < recv.hi) {
+        ddpi_request requests[2] = {{.active = false}};
+        if (recv.lo < recv.hi) {
+            ddp_range piece = next_piece(&recv.lo, recv.hi, MESSAGE_BYTES);
+            DDP_TRY(
+                ddpi_algo_recv(a, flow->from, buf + piece.lo, piece.hi - piece.lo, &requests[0]));
+        }
+        if (send.lo < send.hi) {
+            ddp_range piece = next_piece(&send.lo, send.hi, MESSAGE_BYTES);
+            DDP_TRY(ddpi_algo_send(a, flow->to, buf + piece.lo, piece.hi - piece.lo, &requests[1]));
+        }
+        DDP_TRY(ddpi_algo_wait(a, requests, 2));
+    }
+    return DDP_OK;
+}
+
+/* One half of the pipeline: a segment that arrives into scratch while its like is sent. */
+typedef struct half {
+    ddpi_request requests[2];
+    ddp_range recv;
+    bool used;
+} half;
+
+static ddp_status half_start(ddpi_algo *a, const ddpi_flow *flow, ddp_range *send, ddp_range *recv,
+                             half *h, void *scratch)
+{
+    char *buf = a->work->coll.buf;
+
+    *h = (half){.used = send->lo < send->hi || recv->lo < recv->hi};
+    if (recv->lo < recv->hi) {
+        h->recv = next_piece(&recv->lo, recv->hi, DDPI_SEGMENT_BYTES);
+        DDP_TRY(ddpi_algo_recv(a, flow->from, scratch, h->recv.hi - h->recv.lo, &h->requests[0]));
+    }
+    if (send->lo < send->hi) {
+        ddp_range piece = next_piece(&send->lo, send->hi, DDPI_SEGMENT_BYTES);
+        DDP_TRY(ddpi_algo_send(a, flow->to, buf + piece.lo, piece.hi - piece.lo, &h->requests[1]));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddpi_algo_reduce(ddpi_algo *a, const ddpi_flow *flow)
+{
+    const ddp_coll *coll = &a->work->coll;
+    size_t item_bytes = ddp_dtype_bytes(coll->dtype);
+    ddp_range send = to_bytes(coll, flow->send, flow->to);
+    ddp_range recv = to_bytes(coll, flow->recv, flow->from);
+    half halves[2];
+
+    DDP_TRY(half_start(a, flow, &send, &recv, &halves[0], a->scratch[0]));
+    for (int now = 0; halves[now].used; now = !now) {
+        half *h = &halves[now];
+        DDP_TRY(half_start(a, flow, &send, &recv, &halves[!now], a->scratch[!now]));
+        DDP_TRY(ddpi_algo_wait(a, h->requests, 2));
+        combine(coll, (char *)coll->buf + h->recv.lo, a->scratch[now],
+                (h->recv.hi - h->recv.lo) / item_bytes);
+    }
+    return DDP_OK;
+}
+
+/* ---- the choice ---- */
+
+static ddp_allreduce_algo choose(ddp_allreduce_algo choice, const ddpi_algo *a)
+{
+    size_t bytes = a->work->coll.count * ddp_dtype_bytes(a->work->coll.dtype);
+
+    if (choice == DDP_ALLREDUCE_MPI && a->work->coll.count > 0 && a->transport->allreduce_start)
+        return choice;
+    if (choice != DDP_ALLREDUCE_AUTO && choice != DDP_ALLREDUCE_SHM && choice != DDP_ALLREDUCE_MPI)
+        return choice;
+    if (bytes <= TREE_BYTES)
+        return DDP_ALLREDUCE_TREE;
+    return bytes <= RHD_BYTES ? DDP_ALLREDUCE_RHD : DDP_ALLREDUCE_RING;
+}
+
+static ddp_status allreduce_native(ddpi_algo *a)
+{
+    ddp_coll piece = a->work->coll;
+    size_t item_bytes = ddp_dtype_bytes(piece.dtype);
+    size_t limit = (size_t)INT32_MAX / 8;
+
+    for (size_t at = 0; at < a->work->coll.count; at += piece.count) {
+        ddpi_request request = {.active = true, .peer = -1, .receives = true};
+        size_t left = a->work->coll.count - at;
+        piece.count = left < limit ? left : limit;
+        piece.buf = (char *)a->work->coll.buf + at * item_bytes;
+        DDP_TRY(a->transport->allreduce_start(a->self, &piece, &request));
+        a->bytes_sent += piece.count * item_bytes;
+        DDP_TRY(ddpi_algo_wait(a, &request, 1));
+    }
+    return DDP_OK;
+}
+
+static ddp_status run_allreduce(ddpi_algo *a, ddp_allreduce_algo choice)
+{
+    switch (choose(choice, a)) {
+    case DDP_ALLREDUCE_MPI:
+        return allreduce_native(a);
+    case DDP_ALLREDUCE_ROOT:
+        return ddpi_algo_allreduce_root(a);
+    case DDP_ALLREDUCE_TREE:
+        return ddpi_algo_allreduce_tree(a);
+    case DDP_ALLREDUCE_RHD:
+        return ddpi_algo_allreduce_rhd(a);
+    default:
+        return ddpi_algo_allreduce_ring(a);
+    }
+}
+
+ddp_status ddpi_algo_run(ddpi_algo *a, ddp_allreduce_algo choice)
+{
+    const ddp_coll *coll = &a->work->coll;
+
+    switch (coll->kind) {
+    case DDP_COLL_BARRIER:
+        return ddpi_algo_barrier(a);
+    case DDP_COLL_BROADCAST:
+        return ddpi_algo_broadcast(a, coll->root);
+    case DDP_COLL_REDUCE:
+        return ddpi_algo_reduce_to(a, coll->root);
+    case DDP_COLL_ALLGATHER:
+        return ddpi_algo_allgather(a);
+    case DDP_COLL_PUBLISH: /* everybody owns everything where messages reduce */
+        return DDP_OK;
+    default:
+        return run_allreduce(a, choice);
+    }
+}

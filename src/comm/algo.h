@@ -1,0 +1,67 @@
+/* algo.h - collectives as algorithms over sends and receives.
+ *
+ * Algorithms run in the engine's thread, for any number of ranks and any length. Their order of
+ * additions depends on rank, world and length alone, and every rank gets the same bits, since each
+ * element is summed in one place and copied from there. Messages are cut into segments, so that a
+ * segment is added while the next one arrives, and scratch memory has a fixed size. */
+#ifndef DDPI_ALGO_H
+#define DDPI_ALGO_H
+
+#include "comm/engine.h"
+#include "ddp/comm.h"
+
+/* Large enough to hide a message's latency, small enough that two stay in the second-level cache.
+ */
+#define DDPI_SEGMENT_BYTES ((size_t)262144)
+
+typedef struct ddpi_algo {
+    int rank, world;
+    ddp_work *work;
+    int tag;
+    const ddpi_transport *transport;
+    void *self;
+    void *scratch[2];       /* DDPI_SEGMENT_BYTES each */
+    ddpi_request *requests; /* 2 * world */
+    ddpi_engine *engine;    /* for ddpi_algo_check() */
+    uint64_t bytes_sent;
+} ddpi_algo;
+
+/* Elements [lo, hi) that go to one rank and come from another. peer < 0: none. */
+typedef struct ddpi_flow {
+    int to;
+    ddp_range send;
+    int from;
+    ddp_range recv;
+} ddpi_flow;
+
+/* ---- building blocks (algo.c) ---- */
+
+/* Has the communicator failed, or the work's deadline passed? */
+DDP_INNER ddp_status ddpi_algo_check(ddpi_algo *a);
+DDP_INNER ddp_status ddpi_algo_send(ddpi_algo *a, int to, const void *buf, size_t bytes,
+                                    ddpi_request *request);
+DDP_INNER ddp_status ddpi_algo_recv(ddpi_algo *a, int from, void *buf, size_t bytes,
+                                    ddpi_request *request);
+/* Waits for all of them. */
+DDP_INNER ddp_status ddpi_algo_wait(ddpi_algo *a, ddpi_request *requests, int count);
+/* The work's buffer: sends one range and replaces another. */
+DDP_INNER ddp_status ddpi_algo_move(ddpi_algo *a, const ddpi_flow *flow);
+/* The same, but what arrives is reduced into the range. The ranges must not overlap. */
+DDP_INNER ddp_status ddpi_algo_reduce(ddpi_algo *a, const ddpi_flow *flow);
+/* Equal shares of count elements: that of one of n. */
+ddp_range ddpi_algo_share(size_t count, int n, int index);
+bool ddpi_algo_takes(ddp_dtype dtype, ddp_reduce_op op);
+
+/* ---- collectives ---- */
+DDP_INNER ddp_status ddpi_algo_barrier(ddpi_algo *a);
+DDP_INNER ddp_status ddpi_algo_broadcast(ddpi_algo *a, int root); /* binomial tree */
+DDP_INNER ddp_status ddpi_algo_reduce_to(ddpi_algo *a, int root); /* binomial tree */
+DDP_INNER ddp_status ddpi_algo_allgather(ddpi_algo *a);           /* direct or ring, by size */
+DDP_INNER ddp_status ddpi_algo_allreduce_root(ddpi_algo *a);
+DDP_INNER ddp_status ddpi_algo_allreduce_ring(ddpi_algo *a);
+DDP_INNER ddp_status ddpi_algo_allreduce_tree(ddpi_algo *a);
+DDP_INNER ddp_status ddpi_algo_allreduce_rhd(ddpi_algo *a);
+/* Whatever the work is, with the algorithm that the options and its size call for. */
+DDP_INNER ddp_status ddpi_algo_run(ddpi_algo *a, ddp_allreduce_algo choice);
+
+#endif

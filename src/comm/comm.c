@@ -1,0 +1,351 @@
+/* comm.c - communicators: every public collective fills a descriptor, and all descriptors go
+ * through one function that checks, numbers, and routes them.
+ *
+ * The route is a function of the options and the descriptor, and thus the same on all ranks. Small
+ * works, and reductions in windows, go to the shared-memory group where all ranks share a node;
+ * what has nothing to do is done at once; the rest goes to the engine. Rank's thread only, except
+ * where comm.h says otherwise. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/algo.h"
+#include "comm/comm_impl.h"
+#include "ddp/memory.h"
+#include "ddp/thread.h"
+
+/* Payloads outside of windows that go through the group's slots: up to here, two copies cost less
+ * than handing the work to another thread. */
+#define SLOT_PAYLOAD_BYTES ((size_t)131072)
+
+/* ---- routes ---- */
+
+bool ddpi_comm_wants_shm(const ddp_comm *comm)
+{
+    return comm->opts.allreduce == DDP_ALLREDUCE_AUTO || comm->opts.allreduce == DDP_ALLREDUCE_SHM;
+}
+
+static ddpi_route route_of(const ddp_comm *comm, const ddp_coll *coll)
+{
+    bool sums = coll->kind == DDP_COLL_ALLREDUCE || coll->kind == DDP_COLL_REDUCE_OWNED;
+    size_t bytes = coll->count * ddp_dtype_bytes(coll->dtype);
+
+    if (comm->world == 1)
+        return DDPI_ROUTE_LOCAL;
+    /* Slices exist only where there are windows. */
+    if (coll->kind == DDP_COLL_PUBLISH)
+        return comm->windows > 0 ? DDPI_ROUTE_SHM : DDPI_ROUTE_LOCAL;
+    if (comm->group == NULL || !ddpi_shm_takes(comm->group, coll) ||
+        (sums && !ddpi_comm_wants_shm(comm)))
+        return DDPI_ROUTE_ENGINE;
+    if ((sums && comm->opts.allreduce == DDP_ALLREDUCE_SHM) || bytes <= SLOT_PAYLOAD_BYTES ||
+        coll->kind == DDP_COLL_BARRIER)
+        return DDPI_ROUTE_SHM;
+    bool in_window =
+        coll->kind != DDP_COLL_ALLGATHER && ddpi_shm_in_window(comm->group, coll->buf, bytes);
+    return in_window ? DDPI_ROUTE_SHM : DDPI_ROUTE_ENGINE;
+}
+
+static ddp_status check_coll(const ddp_comm *comm, const ddp_coll *coll)
+{
+    bool rooted = coll->kind == DDP_COLL_BROADCAST || coll->kind == DDP_COLL_REDUCE;
+    bool reduces = coll->kind == DDP_COLL_REDUCE || coll->kind == DDP_COLL_ALLREDUCE ||
+                   coll->kind == DDP_COLL_REDUCE_OWNED;
+
+    if (rooted && (coll->root < 0 || coll->root >= comm->world))
+        return DDP_FAIL(DDP_ERR_USAGE, "%s: root %d is not a rank of a world of %d", coll->what,
+                        coll->root, comm->world);
+    if (reduces && !ddpi_algo_takes(coll->dtype, coll->op))
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED, "%s: no reduction %d of %s", coll->what, coll->op,
+                        ddp_dtype_name(coll->dtype));
+    size_t total;
+    if (__builtin_mul_overflow(coll->count, ddp_dtype_bytes(coll->dtype) * (size_t)comm->world,
+                               &total))
+        return DDP_FAIL(DDP_ERR_USAGE, "%s: %zu elements are too many", coll->what, coll->count);
+    return DDP_OK;
+}
+
+static void run_local(ddp_comm *comm, ddp_work *work)
+{
+    const ddp_coll *coll = &work->coll;
+    size_t bytes = coll->count * ddp_dtype_bytes(coll->dtype);
+
+    if (coll->kind == DDP_COLL_ALLGATHER && bytes > 0)
+        memmove(coll->buf, coll->src, bytes);
+    work->owned = (ddp_range){0, coll->count};
+    ddpi_work_complete(comm, work, DDP_OK);
+}
+
+/* The group has room for so many works in flight; beyond, the caller waits for the oldest. */
+static ddp_status start_shm(ddp_comm *comm, ddp_work *work)
+{
+    unsigned round = 0;
+    bool done;
+
+    while (ddpi_shm_inflight(comm->group) == DDPI_SHM_MAX_INFLIGHT) {
+        DDP_TRY(ddpi_shm_poll(comm->group, work, &done));
+        if (ddpi_comm_failed(comm))
+            return ddpi_comm_cause(comm);
+        ddpi_shm_idle(comm->group, &round);
+    }
+    return ddpi_shm_start(comm->group, work);
+}
+
+static ddp_status start(ddp_comm *comm, ddp_work *work)
+{
+    if (ddpi_comm_failed(comm))
+        return ddpi_comm_cause(comm);
+    if (comm->backend->admit != NULL)
+        DDP_TRY(comm->backend->admit(comm, work->seq));
+    switch ((ddpi_route)work->stage) {
+    case DDPI_ROUTE_LOCAL:
+        run_local(comm, work);
+        return DDP_OK;
+    case DDPI_ROUTE_SHM:
+        return start_shm(comm, work);
+    case DDPI_ROUTE_ENGINE:
+        ddpi_engine_submit(comm->engine, work);
+        return DDP_OK;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_comm_submit(ddp_comm *comm, const ddp_coll *coll, ddp_work *work)
+{
+    *work = (ddp_work){.comm = comm, .coll = *coll, .submit_ns = ddp_now_ns()};
+    if (work->coll.what == NULL)
+        work->coll.what = "unnamed";
+    ddp_status status = check_coll(comm, &work->coll);
+    if (status != DDP_OK) {
+        work->status = status;
+        snprintf(work->message, sizeof work->message, "%s", ddp_status_message());
+        __atomic_store_n(&work->done, 1, __ATOMIC_RELEASE);
+        return status;
+    }
+    work->seq = comm->next_seq++;
+    work->deadline_ns = ddp_deadline_after_ms(comm->opts.timeout_ms);
+    work->stage = route_of(comm, &work->coll);
+    /* Where a watchdog does not see all ranks, it must not guess who is late: the engine asks. */
+    ddp_work watched = *work;
+    if (comm->watchdog != NULL) {
+        if (work->stage == DDPI_ROUTE_ENGINE && ddpi_side_count(comm->side) < comm->world)
+            watched.deadline_ns = DDP_NO_DEADLINE;
+        ddpi_watchdog_begin(comm->watchdog, &watched);
+    }
+    status = start(comm, work);
+    if (status == DDP_OK)
+        return DDP_OK;
+    status = ddpi_comm_raise(comm, status);
+    work->stage = DDPI_ROUTE_LOCAL;
+    ddpi_work_complete(comm, work, status);
+    return status;
+}
+
+/* ---- blocking collectives ---- */
+
+static ddp_status run(ddp_comm *comm, const ddp_coll *coll)
+{
+    ddp_work work;
+
+    DDP_TRY(ddp_comm_submit(comm, coll, &work));
+    return ddp_work_wait(&work);
+}
+
+ddp_status ddp_comm_barrier(ddp_comm *comm)
+{
+    return run(comm, &(ddp_coll){.kind = DDP_COLL_BARRIER, .bucket = -1, .what = "barrier"});
+}
+
+ddp_status ddp_comm_broadcast(ddp_comm *comm, int root, void *buf, size_t bytes)
+{
+    return run(comm, &(ddp_coll){.kind = DDP_COLL_BROADCAST,
+                                 .dtype = DDP_U8,
+                                 .root = root,
+                                 .buf = buf,
+                                 .count = bytes,
+                                 .bucket = -1,
+                                 .what = "bytes"});
+}
+
+ddp_status ddp_comm_allreduce(ddp_comm *comm, void *buf, size_t count, ddp_dtype dtype,
+                              ddp_reduce_op op, const char *what)
+{
+    return run(comm, &(ddp_coll){.kind = DDP_COLL_ALLREDUCE,
+                                 .dtype = dtype,
+                                 .op = op,
+                                 .buf = buf,
+                                 .count = count,
+                                 .bucket = -1,
+                                 .what = what});
+}
+
+ddp_status ddp_comm_allgather(ddp_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    return run(comm, &(ddp_coll){.kind = DDP_COLL_ALLGATHER,
+                                 .dtype = DDP_U8,
+                                 .src = mine,
+                                 .buf = all,
+                                 .count = bytes,
+                                 .bucket = -1,
+                                 .what = "bytes"});
+}
+
+/* ---- life ---- */
+
+size_t ddpi_comm_side_bytes(int side_count)
+{
+    return sizeof(ddpi_board) + ddpi_side_bytes(side_count);
+}
+
+void ddpi_comm_rank_ctx(ddp_comm *comm, ddp_rank_ctx *ctx_out)
+{
+    *ctx_out = (ddp_rank_ctx){.rank = comm->rank,
+                              .world = comm->world,
+                              .host = comm->host,
+                              .log = ddp_rank_ctx_get()->log,
+                              .on_fatal = ddpi_comm_on_fatal,
+                              .on_fatal_arg = comm};
+}
+
+static void complete_shm(void *arg, ddp_work *work, ddp_status status)
+{
+    ddpi_work_complete(arg, work, status);
+}
+
+static ddp_status start_parts(ddp_comm *comm, const ddpi_comm_parts *parts)
+{
+    comm->board = parts->side_memory;
+    ddpi_side_opts side = {.memory = (char *)parts->side_memory + sizeof(ddpi_board),
+                           .n = parts->side_count,
+                           .index = parts->side_index,
+                           .rank = comm->rank,
+                           .host = comm->host};
+    DDP_TRY(ddpi_side_open(&side, &comm->side));
+    if (parts->group_memory != NULL) {
+        ddpi_shm_group_opts group = {.n = comm->node_size,
+                                     .rank = comm->node_rank,
+                                     .control = parts->group_memory,
+                                     .complete = complete_shm,
+                                     .complete_arg = comm};
+        DDP_TRY(ddpi_shm_group_create(&group, &comm->group));
+    }
+    DDP_TRY(ddpi_engine_start(comm, parts->transport, parts->transport_self, &comm->engine));
+    ddpi_watchdog_opts watchdog = {.side = comm->side,
+                                   .watch_processes = parts->watch_processes,
+                                   .fail = ddpi_comm_on_watchdog,
+                                   .fail_arg = comm};
+    return ddpi_watchdog_start(&watchdog, &comm->watchdog);
+}
+
+ddp_status ddpi_comm_start(ddp_comm *comm, const ddpi_comm_parts *parts)
+{
+    ddp_rank_ctx before = *ddp_rank_ctx_get(), own;
+
+    if (comm->opts.allreduce == DDP_ALLREDUCE_SHM && comm->world > 1 && parts->group_memory == NULL)
+        return DDP_FAIL(DDP_ERR_USAGE,
+                        "allreduce shm needs all ranks on one node with shared "
+                        "memory; %s",
+                        !comm->opts.shared_memory ? "shared memory is switched off"
+                        : comm->node_count > 1    ? "there are several nodes"
+                                                  : "this node has too little of it");
+    comm->crowded = comm->node_size > sysconf(_SC_NPROCESSORS_ONLN);
+    if (comm->world == 1)
+        return DDP_OK;
+    /* Threads inherit the context of the thread that makes them. */
+    ddpi_comm_rank_ctx(comm, &own);
+    ddp_rank_ctx_set(&own);
+    ddp_status status = start_parts(comm, parts);
+    ddp_rank_ctx_set(&before);
+    if (status != DDP_OK)
+        ddpi_comm_stop(comm);
+    return status;
+}
+
+void ddpi_comm_stop(ddp_comm *comm)
+{
+    bool healthy = !ddpi_comm_failed(comm);
+
+    if (comm->side != NULL && healthy)
+        ddpi_side_leave(comm->side);
+    ddpi_watchdog_stop(comm->watchdog);
+    ddpi_engine_stop(comm->engine);
+    ddpi_shm_group_destroy(comm->group);
+    ddpi_side_close(comm->side, healthy);
+    comm->watchdog = NULL;
+    comm->engine = NULL;
+    comm->group = NULL;
+    comm->side = NULL;
+    while (comm->segments != NULL) {
+        ddpi_segment *s = comm->segments;
+        comm->segments = s->next;
+        ddpi_segment_free(comm, s);
+    }
+}
+
+void ddp_comm_close(ddp_comm *comm)
+{
+    if (comm == NULL)
+        return;
+    /* Nobody leaves while another still needs its memory. A failure changes nothing here. */
+    if (!ddpi_comm_failed(comm))
+        (void)!ddp_comm_barrier(comm);
+    comm->backend->close(comm);
+}
+
+/* ---- queries ---- */
+
+int ddp_comm_rank(const ddp_comm *comm)
+{
+    return comm->rank;
+}
+
+int ddp_comm_world(const ddp_comm *comm)
+{
+    return comm->world;
+}
+
+int ddp_comm_node_rank(const ddp_comm *comm)
+{
+    return comm->node_rank;
+}
+
+int ddp_comm_node_size(const ddp_comm *comm)
+{
+    return comm->node_size;
+}
+
+int ddp_comm_node(const ddp_comm *comm)
+{
+    return comm->node;
+}
+
+int ddp_comm_node_count(const ddp_comm *comm)
+{
+    return comm->node_count;
+}
+
+const char *ddp_comm_host(const ddp_comm *comm)
+{
+    return comm->host;
+}
+
+const char *ddp_comm_backend_name(const ddp_comm *comm)
+{
+    return comm->backend->name;
+}
+
+const char *ddp_comm_library(const ddp_comm *comm)
+{
+    return comm->library;
+}
+
+void ddp_comm_note(ddp_comm *comm, int64_t step, const char *phase)
+{
+    if (comm->side != NULL)
+        ddpi_side_note(comm->side, step, phase);
+}
+
+uint64_t ddp_comm_bytes_sent(const ddp_comm *comm)
+{
+    return ddpi_engine_bytes_sent(comm->engine);
+}
