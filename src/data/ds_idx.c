@@ -3,11 +3,13 @@
  * A node's first rank decodes into memory that the node shares: first the images, then the labels,
  * as bytes. The others only look at it. Opening takes these steps, each of which all ranks take,
  * whatever failed before on one of them:
- *   1. first ranks open both files and read the headers;              agree
+ *   1. first ranks open both files and read the headers; all agree
  *   2. rank 0's header goes to everybody; another node's must equal it
- *   3. all allocate the shared memory; first ranks decode and check;
- *   4. with several nodes: rank 0's hash of the data goes to everybody;   agree
+ *   3. all allocate the shared memory; first ranks decode and check
+ *   4. with several nodes, rank 0's hash of the data goes to everybody; all agree
  * so a node whose file is another version is refused instead of training on other data.
+ *
+ * Where shared memory is too small (containers), every rank decodes a copy of its own in step 3.
  *
  * fetch only reads: any number of threads. */
 #include <stdio.h>
@@ -15,13 +17,15 @@
 #include "data/idx_reader.h"
 #include "ddp/dataset.h"
 #include "ddp/fs.h"
+#include "ddp/log.h"
 #include "ddp/memory.h"
 
 #define PATH_BYTES 4096
 #define CLASSES    10
 
 typedef struct idx_set {
-    uint8_t *memory; /* shared by the node */
+    uint8_t *memory;  /* the node's */
+    size_t own_bytes; /* 0; else memory is this rank's own, and so large */
     const uint8_t *images, *labels;
     int64_t pixels; /* of one image */
 } idx_set;
@@ -106,63 +110,99 @@ static ddp_status decode(idx_files *files, uint8_t *memory)
 
 /* ---- opening, on all ranks ---- */
 
-static ddp_status share_header(idx_files *files, ddp_comm *comm, ddpi_idx_header *header_out,
-                               ddp_status *mine_out)
+/* One rank's part in opening. */
+typedef struct opening {
+    const idx_source *source;
+    const char *dir;
+    ddp_split split;
+    ddp_comm *comm;
+    idx_files *files; /* NULL: this rank decodes nothing */
+    idx_set *set;
+    ddpi_idx_header header; /* rank 0's, from step 2 on */
+    size_t bytes;           /* of images and labels */
+} opening;
+
+static ddp_status open_own_files(opening *o)
 {
-    ddpi_idx_header header = {0};
-    if (ddp_comm_rank(comm) == 0) {
-        DDP_ASSERT(files != NULL); /* rank 0 is its node's first */
-        header = files->header;
+    DDP_TRY(DDP_ALLOC(o->files, 1));
+    return open_files(o->source, o->dir, o->split, o->files);
+}
+
+static ddp_status check_header(const opening *o)
+{
+    const ddpi_idx_header *own = &o->files->header, *want = &o->header;
+    if (own->count == want->count && own->height == want->height && own->width == want->width)
+        return DDP_OK;
+    return DDP_FAIL(DDP_ERR_MISMATCH,
+                    "%s has %lld images of %lld x %lld, expected %lld of %lld x %lld as on rank 0",
+                    o->files->images_path, (long long)own->count, (long long)own->height,
+                    (long long)own->width, (long long)want->count, (long long)want->height,
+                    (long long)want->width);
+}
+
+static ddp_status share_header(opening *o)
+{
+    if (ddp_comm_rank(o->comm) == 0) {
+        DDP_ASSERT(o->files != NULL); /* rank 0 is its node's first */
+        o->header = o->files->header;
     }
-    DDP_TRY(ddp_comm_broadcast(comm, 0, &header, sizeof header));
-    *header_out = header;
-    *mine_out = DDP_OK;
-    if (files != NULL &&
-        (files->header.count != header.count || files->header.height != header.height ||
-         files->header.width != header.width))
-        *mine_out =
-            DDP_FAIL(DDP_ERR_MISMATCH,
-                     "%s has %lld images of %lld x %lld, expected %lld of %lld x %lld as on rank 0",
-                     files->images_path, (long long)files->header.count,
-                     (long long)files->header.height, (long long)files->header.width,
-                     (long long)header.count, (long long)header.height, (long long)header.width);
+    DDP_TRY(ddp_comm_broadcast(o->comm, 0, &o->header, sizeof o->header));
+    o->bytes = (size_t)(o->header.data_bytes + o->header.count);
     return DDP_OK;
 }
 
-/* Several nodes read their own files: they must hold the same data. */
-static ddp_status compare_nodes(const idx_files *files, ddp_comm *comm, const uint8_t *memory,
-                                size_t bytes, ddp_status *mine)
+/* node_alloc has the same verdict on all ranks, so all of them turn to copies of their own or none.
+ */
+static ddp_status allocate(opening *o, bool *own_out)
+{
+    void *memory = NULL;
+    bool alone = ddp_comm_node_count(o->comm) == ddp_comm_world(o->comm);
+    ddp_status st = ddp_comm_node_alloc(o->comm, o->bytes, &memory);
+    *own_out = st == DDP_ERR_NOMEM && !alone;
+    if (*own_out) {
+        if (ddp_comm_rank(o->comm) == 0)
+            ddp_warn("every rank decodes a data set of its own: %s", ddp_status_message());
+        st = ddp_large_alloc(o->bytes, &memory);
+        if (st == DDP_OK)
+            o->set->own_bytes = o->bytes;
+        if (st == DDP_OK && o->files == NULL)
+            st = open_own_files(o);
+    }
+    o->set->memory = memory;
+    return st;
+}
+
+/* Who decoded for himself must have got what rank 0 got. */
+static ddp_status compare(const opening *o, ddp_status *mine)
 {
     uint64_t own = 0, hash;
-    if (files != NULL && *mine == DDP_OK)
-        own = ddp_hash64(memory, bytes);
+    bool decoded = o->files != NULL && *mine == DDP_OK;
+    if (decoded)
+        own = ddp_hash64(o->set->memory, o->bytes);
     hash = own;
-    DDP_TRY(ddp_comm_broadcast(comm, 0, &hash, sizeof hash));
-    if (files != NULL && *mine == DDP_OK && own != hash)
+    DDP_TRY(ddp_comm_broadcast(o->comm, 0, &hash, sizeof hash));
+    if (decoded && own != hash)
         *mine = DDP_FAIL(
             DDP_ERR_MISMATCH,
             "%s and %s differ from rank 0's: their data has the hash %016llx, expected %016llx",
-            files->images_path, files->labels_path, (unsigned long long)own,
+            o->files->images_path, o->files->labels_path, (unsigned long long)own,
             (unsigned long long)hash);
     return DDP_OK;
 }
 
-/* Step 2 to 4. On failure set->memory may be set; the caller frees it. */
-static ddp_status fill(idx_files *files, ddp_comm *comm, idx_set *set, ddpi_idx_header *header)
+/* Step 2 to 4. On failure o->set may have memory; the caller frees it. */
+static ddp_status fill(opening *o)
 {
-    ddp_status mine, allocated;
-    void *memory = NULL;
-    DDP_TRY(share_header(files, comm, header, &mine));
-    size_t bytes = (size_t)(header->data_bytes + header->count);
-    allocated = ddp_comm_node_alloc(comm, bytes, &memory);
-    set->memory = memory;
-    if (mine == DDP_OK)
-        mine = allocated;
-    if (mine == DDP_OK && files != NULL)
-        mine = decode(files, memory);
-    if (ddp_comm_node_count(comm) > 1)
-        DDP_TRY(compare_nodes(files, comm, memory, bytes, &mine));
-    return ddp_comm_agree(comm, mine, "reading the data set");
+    bool own;
+    DDP_TRY(share_header(o));
+    ddp_status mine = allocate(o, &own);
+    if (mine == DDP_OK && o->files != NULL)
+        mine = check_header(o);
+    if (mine == DDP_OK && o->files != NULL)
+        mine = decode(o->files, o->set->memory);
+    if (own || ddp_comm_node_count(o->comm) > 1)
+        DDP_TRY(compare(o, &mine));
+    return ddp_comm_agree(o->comm, mine, "reading the data set");
 }
 
 static void idx_close(void *self, ddp_comm *comm)
@@ -170,44 +210,38 @@ static void idx_close(void *self, ddp_comm *comm)
     idx_set *set = self;
     if (set == NULL)
         return;
-    ddp_comm_node_free(comm, set->memory);
+    if (set->own_bytes > 0)
+        ddp_large_free(set->memory, set->own_bytes);
+    else
+        ddp_comm_node_free(comm, set->memory);
     ddp_free(set);
 }
 
-static ddp_status open_set(const idx_source *source, const ddp_data_opts *opts, ddp_split split,
-                           ddp_comm *comm, idx_set **set_out, ddpi_idx_header *header)
+static ddp_status open_set(opening *o)
 {
-    idx_files *files = NULL;
-    idx_set *set = NULL;
-    ddp_status st = DDP_ALLOC(set, 1);
-    if (st == DDP_OK && ddp_comm_node_rank(comm) == 0) {
-        st = DDP_ALLOC(files, 1);
-        if (st == DDP_OK)
-            st = open_files(source, opts->data_dir, split, files);
-    }
-    st = ddp_comm_agree(comm, st, "opening the data set");
+    ddp_status st = DDP_ALLOC(o->set, 1);
+    if (st == DDP_OK && ddp_comm_node_rank(o->comm) == 0)
+        st = open_own_files(o);
+    st = ddp_comm_agree(o->comm, st, "opening the data set");
     if (st == DDP_OK)
-        st = fill(files, comm, set, header);
-    close_files(files);
-    if (st != DDP_OK) {
-        idx_close(set, comm);
-        return st;
-    }
-    *set_out = set;
-    return DDP_OK;
+        st = fill(o);
+    close_files(o->files);
+    if (st != DDP_OK)
+        idx_close(o->set, o->comm);
+    return st;
 }
 
 static ddp_status open_idx(const idx_source *source, const ddp_data_opts *opts, ddp_split split,
                            ddp_comm *comm, ddp_dataset_info *info_out, void **self_out)
 {
-    ddpi_idx_header header = {0};
-    idx_set *set;
-    DDP_TRY(open_set(source, opts, split, comm, &set, &header));
-    set->images = set->memory;
-    set->labels = set->memory + header.data_bytes;
-    set->pixels = header.height * header.width;
-    *info_out = (ddp_dataset_info){{3, {1, header.height, header.width}}, header.count, CLASSES};
-    *self_out = set;
+    opening o = {.source = source, .dir = opts->data_dir, .split = split, .comm = comm};
+    DDP_TRY(open_set(&o));
+    const ddpi_idx_header *header = &o.header;
+    o.set->images = o.set->memory;
+    o.set->labels = o.set->memory + header->data_bytes;
+    o.set->pixels = header->height * header->width;
+    *info_out = (ddp_dataset_info){{3, {1, header->height, header->width}}, header->count, CLASSES};
+    *self_out = o.set;
     return DDP_OK;
 }
 

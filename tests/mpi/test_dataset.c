@@ -1,8 +1,10 @@
 /* test_dataset.c - real processes open one IDX data set: every rank reads the right samples from
  * the node's copy, and a damaged file gives all of them the same verdict. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "ddp/dataset.h"
@@ -96,6 +98,23 @@ static int check_bad(ddp_comm *comm, const ddp_data_opts *opts, ddp_split split,
     return 0;
 }
 
+/* A limit on the size of files is one on shared memory too: as on a machine that has too little. */
+static int check_small_shared_memory(ddp_comm *comm, const ddp_data_opts *opts)
+{
+    struct rlimit before, small;
+    void *memory = NULL;
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    small = before;
+    small.rlim_cur = 100000;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    if (ddp_comm_node_count(comm) < ddp_comm_world(comm))
+        REQUIRE(ddp_comm_node_alloc(comm, COUNT * PIXELS, &memory) == DDP_ERR_NOMEM);
+    int bad = check_good(comm, opts);
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    return bad;
+}
+
 static int run(ddp_comm *comm)
 {
     char dir[64] = "/tmp/ddp_test_mpi_XXXXXX";
@@ -105,6 +124,7 @@ static int run(ddp_comm *comm)
     REQUIRE(ddp_comm_broadcast(comm, 0, dir, sizeof dir) == DDP_OK);
     ddp_data_opts opts = {.dataset = "mnist", .data_dir = dir};
     bad |= check_good(comm, &opts);
+    bad |= check_small_shared_memory(comm, &opts);
     bad |= check_bad(comm, &opts, DDP_SPLIT_TEST, DDP_ERR_IO, "no t10k-images-idx3-ubyte");
     if (rank == 0)
         REQUIRE(write_files(dir, 10) == 0);
