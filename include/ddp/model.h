@@ -88,7 +88,7 @@ DDP_CALL ddp_status ddp_model_summary(const ddp_model *model, char **text_out);
  * it. */
 DDP_CALL ddp_status ddp_model_fingerprint(const ddp_model *model, char **text_out);
 /* For tests: output of layer `name` after a training forward, exported to plain memory of `count`
- * elements. */
+ * elements. With a relu that was taken over, it is the relu's output. */
 DDP_CALL ddp_status ddp_model_export_output(ddp_model *model, const char *name, float *plain,
                                             size_t count);
 

@@ -153,8 +153,6 @@ static ddp_status match(const ddpi_safetensors *file, const char *path,
     return DDP_OK;
 }
 
-/* In two rounds: nothing that is asked of the world (memory) is left when the first value is
- * written. */
 static ddp_status import_all(const ddpi_safetensors *file, ddp_device *device,
                              const ddp_param_table *table, const ddpi_safetensor **tensor_of,
                              float *flat)
@@ -176,6 +174,26 @@ static ddp_status import_all(const ddpi_safetensors *file, ddp_device *device,
     return st;
 }
 
+/* Imports into a second buffer first, because an import may fail for want of memory. */
+static ddp_status replace_all(const ddpi_safetensors *file, ddp_device *device,
+                              const ddp_param_table *table, const ddpi_safetensor **tensor_of,
+                              float *flat)
+{
+    ddp_stream *stream = ddp_device_main_stream(device);
+    const size_t bytes = ddp_param_table_length(table) * sizeof *flat;
+    void *staging;
+    if (bytes == 0)
+        return DDP_OK;
+    DDP_TRY(ddp_device_alloc(device, bytes, &staging));
+    ddp_status st = import_all(file, device, table, tensor_of, staging);
+    if (st == DDP_OK)
+        st = ddp_device_copy(device, stream, flat, staging, bytes, DDP_COPY_ON_DEVICE);
+    if (st == DDP_OK)
+        st = ddp_stream_sync(stream);
+    ddp_device_free(device, staging, bytes);
+    return st;
+}
+
 static ddp_status load_parsed(const ddpi_safetensors *file, const char *path, ddp_device *device,
                               const ddp_param_table *table, float *flat)
 {
@@ -183,7 +201,7 @@ static ddp_status load_parsed(const ddpi_safetensors *file, const char *path, dd
     DDP_TRY(DDP_ALLOC(tensor_of, (size_t)ddp_param_table_count(table)));
     ddp_status st = match(file, path, table, tensor_of);
     if (st == DDP_OK)
-        st = import_all(file, device, table, tensor_of, flat);
+        st = replace_all(file, device, table, tensor_of, flat);
     ddp_free(tensor_of);
     return st;
 }

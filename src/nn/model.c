@@ -42,6 +42,13 @@ ddp_shape ddpi_model_shape(const ddp_model *model, int node, int64_t batch)
     return shape;
 }
 
+char *ddpi_model_format_sample(const ddp_shape *shape, char *text, size_t text_bytes)
+{
+    ddp_shape sample = {.ndim = shape->ndim - 1};
+    memcpy(sample.dims, shape->dims + 1, (size_t)sample.ndim * sizeof sample.dims[0]);
+    return ddp_shape_format(&sample, text, text_bytes);
+}
+
 /* ---- building ---- */
 
 static ddp_status reserve_node(ddp_model *model)
@@ -91,8 +98,10 @@ ddp_status ddp_model_add(ddp_model_builder *builder, const ddp_layer_spec *spec)
     DDP_TRY(ddpi_layer_find(spec->type)->create(spec, &node.layer));
     const ddp_status st = node.layer->ops->infer(node.layer, &node.src, &node.dst);
     if (st != DDP_OK) {
+        char text[SHAPE_BYTES];
         node.layer->ops->destroy(node.layer);
-        return ddp_status_prefix(st, "layer %s (%s)", spec->name, spec->type);
+        return ddp_status_prefix(st, "layer %s (%s) on %s", spec->name, spec->type,
+                                 ddpi_model_format_sample(&node.src, text, sizeof text));
     }
     model->nodes[model->node_count++] = node;
     return DDP_OK;
@@ -163,14 +172,12 @@ static ddp_status check_output(const ddp_model *model)
     if (last->dst.ndim == 2 && last->dst.dims[1] == model->opts.classes)
         return DDP_OK;
     char text[SHAPE_BYTES];
-    ddp_shape sample = {.ndim = last->dst.ndim - 1};
-    memcpy(sample.dims, last->dst.dims + 1, (size_t)sample.ndim * sizeof sample.dims[0]);
     return DDP_FAIL(DDP_ERR_SHAPE,
                     "layer %s (%s): the last layer's output for a sample is %s, but %lld classes "
                     "need %lld values",
                     last->layer->spec.name, last->layer->spec.type,
-                    ddp_shape_format(&sample, text, sizeof text), (long long)model->opts.classes,
-                    (long long)model->opts.classes);
+                    ddpi_model_format_sample(&last->dst, text, sizeof text),
+                    (long long)model->opts.classes, (long long)model->opts.classes);
 }
 
 static ddp_status check_opts(const ddp_model_def *def, const ddp_model_opts *opts)

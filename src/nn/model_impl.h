@@ -61,6 +61,8 @@ struct ddp_model {
 int ddpi_model_last(const ddp_model *model);
 /* The model's input shape or a node's output shape, with that many samples. */
 ddp_shape ddpi_model_shape(const ddp_model *model, int node, int64_t batch);
+/* "20x3x3" for a shape with batch. */
+char *ddpi_model_format_sample(const ddp_shape *shape, char *text, size_t text_bytes);
 ddpi_plan_set *ddpi_model_find_set(const ddp_model *model, int64_t batch, bool training);
 void ddpi_plan_set_destroy(const ddp_model *model, ddpi_plan_set *set);
 

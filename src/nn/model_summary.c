@@ -48,14 +48,6 @@ static const char *impl_of(const ddp_model *model, int index)
     return model->sets == NULL ? "-" : model->sets->nodes[index].plan->impl;
 }
 
-static char *format_sample(const ddp_shape *dst, char *buffer, size_t bytes)
-{
-    ddp_shape sample = {.ndim = dst->ndim - 1};
-    for (int i = 0; i < sample.ndim; i++)
-        sample.dims[i] = dst->dims[i + 1];
-    return ddp_shape_format(&sample, buffer, bytes);
-}
-
 ddp_status ddp_model_summary(const ddp_model *model, char **text_out)
 {
     text out;
@@ -71,7 +63,7 @@ ddp_status ddp_model_summary(const ddp_model *model, char **text_out)
         const ddpi_node *node = &model->nodes[i];
         elements += node->layer->param_elements;
         append(&out, "%-12.40s %-8s %-12s %12lld %10.3f  %.80s\n", node->layer->spec.name,
-               node->layer->spec.type, format_sample(&node->dst, shape, sizeof shape),
+               node->layer->spec.type, ddpi_model_format_sample(&node->dst, shape, sizeof shape),
                (long long)node->layer->param_elements, node->flops[0] / 1e6, impl_of(model, i));
     }
     append(&out, "%lld parameters, %.3f MFLOP a sample forward, %.3f in training\n",
@@ -98,7 +90,7 @@ ddp_status ddp_model_fingerprint(const ddp_model *model, char **text_out)
     for (int i = 0; i < model->node_count; i++) {
         const ddpi_node *node = &model->nodes[i];
         append(&out, "layer.%.60s=%s %s %.80s\n", node->layer->spec.name, node->layer->spec.type,
-               format_sample(&node->dst, shape, sizeof shape), impl_of(model, i));
+               ddpi_model_format_sample(&node->dst, shape, sizeof shape), impl_of(model, i));
     }
     for (int i = 0; i < params; i++) {
         const ddp_param *param = ddp_param_table_at(model->table, i);
