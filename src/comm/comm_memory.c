@@ -70,6 +70,7 @@ static ddp_status share(ddp_comm *comm, ddpi_segment *s, offer *all)
     if (comm->node_rank == 0) {
         status = comm->backend->segment_create(comm, s);
         mine.status = (int32_t)status;
+        mine.bytes = s->bytes;
         memcpy(mine.name, s->name, sizeof mine.name);
         if (status != DDP_OK)
             snprintf(mine.message, sizeof mine.message, "%s", ddp_status_message());
