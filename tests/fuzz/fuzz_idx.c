@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "data/idx_reader.h"
-#include "ddp/memory.h"
 
 /* Reading is worth it up to here; a longer promise is only a long wait. */
 #define DATA_LIMIT (INT64_C(1) << 22)
@@ -35,8 +34,9 @@ static void read_as(ddpi_idx_kind kind, const uint8_t *data, size_t bytes)
         require(header.height >= 1 && header.height <= DDPI_IDX_MAX_SIDE, "height");
         require(header.width >= 1 && header.width <= DDPI_IDX_MAX_SIDE, "width");
         require(header.data_bytes == header.count * header.height * header.width, "data_bytes");
-        if (header.data_bytes <= DATA_LIMIT &&
-            DDP_ALLOC(dst, (size_t)header.data_bytes) == DDP_OK) {
+        /* From malloc, which unlike our own allocator has no padding in which an overrun could
+         * hide. */
+        if (header.data_bytes <= DATA_LIMIT && (dst = malloc((size_t)header.data_bytes)) != NULL) {
             bool plain = data[0] == 0;
             if (ddpi_idx_read_data(reader, dst) == DDP_OK) {
                 size_t offset = 4 + 4 * (size_t)kind;
@@ -45,7 +45,7 @@ static void read_as(ddpi_idx_kind kind, const uint8_t *data, size_t bytes)
                 if (kind == DDPI_IDX_LABELS)
                     (void)!ddpi_idx_check_labels("input", dst, header.count, 10);
             }
-            ddp_free(dst);
+            free(dst);
         }
     }
     ddpi_idx_close(reader);
