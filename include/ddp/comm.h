@@ -133,6 +133,11 @@ DDP_CALL ddp_status ddp_comm_fingerprint(ddp_comm *comm, const char *text, const
 /* Any thread. Marks the communicator as failed with a cause, on every rank that can still hear it.
  * Never blocks. */
 DDP_API void ddp_comm_fail(ddp_comm *comm, const char *cause);
+/* Local. With exit_on_failure: fn is called with the cause when one of the communicator's own
+ * threads is about to end the process, after the cause was printed. It must not wait for anybody.
+ */
+DDP_API void ddp_comm_on_failure(ddp_comm *comm, void (*fn)(void *arg, const char *cause),
+                                 void *arg);
 /* Any thread. What this rank is doing, for the others' messages. phase is a literal. */
 DDP_API void ddp_comm_note(ddp_comm *comm, int64_t step, const char *phase);
 /* Local. Bytes that this rank has sent to other nodes or through messages, for benchmarks. */

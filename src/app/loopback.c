@@ -49,7 +49,7 @@ static ddp_status run_threads(const ddpi_app *app, ddp_comm **comms, rank_thread
         char name[16];
         threads[r].app = app;
         threads[r].comm = comms[r];
-        snprintf(name, sizeof name, "ddp-rank-%d", r);
+        snprintf(name, sizeof name, "rank-%hhu", (unsigned char)r);
         /* Ranks that run already would wait for those that do not. */
         if (ddp_thread_start(&threads[r].thread, name, rank_main, &threads[r]) != DDP_OK)
             ddp_fatal("%s", ddp_status_message());

@@ -78,16 +78,6 @@ static ddp_status run_all(ddpi_run *run)
 
 /* ---- a rank's surroundings ---- */
 
-/* The process is about to leave without this function's return: the last words. */
-static void on_fatal(void *arg, const char *cause)
-{
-    ddpi_run *run = arg;
-
-    ddp_debug("failed: %s", cause);
-    ddpi_run_write_status(run, "failed");
-    ddp_comm_fail(run->comm, cause);
-}
-
 static ddp_status open_log(ddpi_run *run)
 {
     ddp_log_opts opts = DDP_LOG_OPTS_DEFAULTS;
@@ -99,6 +89,8 @@ static ddp_status open_log(ddpi_run *run)
     return ddp_log_create(&opts, &run->log);
 }
 
+static void on_fatal(void *arg, const char *cause);
+
 static void enter_rank(ddpi_run *run)
 {
     ddp_rank_ctx ctx = {.rank = run->rank,
@@ -109,6 +101,17 @@ static void enter_rank(ddpi_run *run)
                         .on_fatal_arg = run};
 
     ddp_rank_ctx_set(&ctx);
+}
+
+/* The process is about to leave without ddpi_run_rank()'s return, in any thread: the last words. */
+static void on_fatal(void *arg, const char *cause)
+{
+    ddpi_run *run = arg;
+
+    enter_rank(run); /* the communicator's threads have a context without log */
+    ddp_debug("failed: %s", cause);
+    ddpi_run_write_status(run, "failed");
+    ddp_comm_fail(run->comm, cause);
 }
 
 /* Statuses that every rank gets from the same numbers, without having to agree. */
@@ -153,6 +156,7 @@ ddp_status ddpi_run_rank(const ddpi_app *app, ddp_comm *comm, char *message, siz
     if (st != DDP_OK)
         ddp_fatal("%s", ddp_status_message());
     enter_rank(run);
+    ddp_comm_on_failure(comm, on_fatal, run);
     st = run_all(run);
     snprintf(message, message_bytes, "%s", st == DDP_OK ? "" : ddp_status_message());
     if (st != DDP_OK)

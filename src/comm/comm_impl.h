@@ -75,6 +75,8 @@ struct ddp_comm {
     bool heard;     /* the cause is another rank's, which tells it to everybody */
     ddp_status cause_status;
     char cause[DDPI_CAUSE_BYTES];
+    void (*on_failure)(void *arg, const char *cause); /* __atomic; NULL: nobody */
+    void *on_failure_arg;
 };
 
 /* ---- set-up (comm.c) ---- */

@@ -149,13 +149,22 @@ void ddpi_comm_on_watchdog(void *arg, ddp_status status, const char *cause, bool
 void ddpi_comm_on_fatal(void *arg, const char *cause)
 {
     ddp_comm *comm = arg;
+    void (*fn)(void *, const char *) = __atomic_load_n(&comm->on_failure, __ATOMIC_ACQUIRE);
 
+    if (fn != NULL)
+        fn(comm->on_failure_arg, cause);
     if (cause[0] == '\0' || !own_failure(comm))
         return;
     /* Other ranks get it as a peer's failure. It has been printed already. */
     if (comm->side == NULL || ddpi_side_claim(comm->side, cause))
         record_status(comm, DDP_ERR_PEER);
     announce(comm, DDP_ERR_COMM, cause, true);
+}
+
+void ddp_comm_on_failure(ddp_comm *comm, void (*fn)(void *arg, const char *cause), void *arg)
+{
+    comm->on_failure_arg = arg;
+    __atomic_store_n(&comm->on_failure, fn, __ATOMIC_RELEASE);
 }
 
 void ddp_comm_fail(ddp_comm *comm, const char *cause)

@@ -13,12 +13,12 @@ ban() {
 $hits"
     done
 }
-ban 'getenv|secure_getenv' '^src/base/' 'options come from config, not from the environment'
+ban 'getenv|secure_getenv' '^src/(base/|comm/mpi/mpi_launch\.c$)' \
+    'options come from config; only the launcher is asked elsewhere'
 ban 'exit|abort|_exit|_Exit|quick_exit' '^src/base/status\.c$' 'only the fatal path ends the process'
 ban 'assert' '^$' 'DDP_ASSERT stays in release builds, assert does not'
 ban 'malloc|calloc|realloc|free|strdup|aligned_alloc|posix_memalign' '^src/base/' \
     'allocation goes through ddp/memory.h'
-ban 'sprintf|strcpy|strcat|gets' '^src/base/options_value\.c$' 'no limit on what is written'
 
 # own HEADER ALLOWED: a foreign header outside its folder.
 own() {
