@@ -3,6 +3,7 @@ find_package(PkgConfig REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS C) # the threads of an operation, as oneDNN's own
 pkg_check_modules(INIH REQUIRED IMPORTED_TARGET inih)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
@@ -16,5 +17,5 @@ set_target_properties(DNNL::dnnl PROPERTIES
   IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE})
 
 add_library(ddp_dependencies INTERFACE)
-target_link_libraries(ddp_dependencies INTERFACE MPI::MPI_C Threads::Threads ZLIB::ZLIB
+target_link_libraries(ddp_dependencies INTERFACE MPI::MPI_C Threads::Threads ZLIB::ZLIB OpenMP::OpenMP_C
   PkgConfig::INIH PkgConfig::JANSSON PkgConfig::XXHASH PkgConfig::HWLOC DNNL::dnnl m)
