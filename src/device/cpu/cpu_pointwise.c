@@ -1,0 +1,371 @@
+/* cpu_pointwise.c - work that treats each element alone: relu, flatten, optimizer, sums, ranks.
+ *
+ * Large ranges are cut into pieces of fixed size, which the threads share; sums are kept per lane
+ * within a piece and added piece by piece, so the number of threads does not change them. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "device/cpu/cpu_impl.h"
+
+#define PIECE 16384 /* elements */
+#define LANES 16
+/* Pieces whose sums wait to be added, before the next lot starts. */
+#define LOT 64
+
+/* ---- relu ---- */
+
+typedef struct relu_run {
+    float *dst;
+    const float *src, *value; /* value NULL: forward */
+    size_t count;
+} relu_run;
+
+DDPI_SIMD static void relu_range(const relu_run *run, size_t lo, size_t hi)
+{
+    float *dst = run->dst;
+    const float *src = run->src, *value = run->value;
+    if (value == NULL)
+        for (size_t i = lo; i < hi; i++)
+            dst[i] = src[i] < 0 ? 0 : src[i]; /* a NaN stays one */
+    else
+        for (size_t i = lo; i < hi; i++)
+            dst[i] = value[i] > 0 ? src[i] : 0;
+}
+
+static void relu_piece(void *arg, int64_t piece)
+{
+    const relu_run *run = arg;
+    const size_t lo = (size_t)piece * PIECE;
+    relu_range(run, lo, lo + PIECE < run->count ? lo + PIECE : run->count);
+}
+
+static int64_t pieces(size_t count)
+{
+    return ddpi_ceil_div((int64_t)count, PIECE);
+}
+
+void ddpi_relu_mask(int threads, float *diff, const float *value, size_t count)
+{
+    relu_run run = {diff, diff, value, count};
+    ddpi_parallel(threads, pieces(count), relu_piece, &run);
+}
+
+static ddp_status relu_run_pass(ddpi_cpu_plan *plan, ddp_op_pass pass, const ddp_op_args *args)
+{
+    const size_t count = plan->base.src->bytes / sizeof(float);
+    relu_run run = {args->dst, args->src, NULL, count};
+    if (pass == DDP_PASS_BACKWARD_DATA)
+        run = (relu_run){args->diff_src, args->diff_dst, args->dst, count};
+    ddpi_parallel(plan->base.device->opts.threads, pieces(count), relu_piece, &run);
+    return DDP_OK;
+}
+
+ddp_status ddpi_relu_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out)
+{
+    static const ddpi_cpu_op op = {relu_run_pass, NULL};
+    ddpi_cpu_plan *plan;
+    DDP_TRY(ddpi_plan_alloc(parts, &op, sizeof *plan, &plan));
+    plan->base.dst = ddp_layout_ref(parts->src);
+    snprintf(plan->base.impl, sizeof plan->base.impl, "loop");
+    *plan_out = plan;
+    return DDP_OK;
+}
+
+/* ---- flatten ---- */
+
+typedef struct reshape_plan {
+    ddpi_cpu_plan base;
+    ddpi_converter *to_plain, *from_plain; /* from_plain only for training */
+} reshape_plan;
+
+static ddp_status reshape_run(ddpi_cpu_plan *base, ddp_op_pass pass, const ddp_op_args *args)
+{
+    const reshape_plan *plan = (reshape_plan *)base;
+    return pass == DDP_PASS_FORWARD
+               ? ddpi_converter_run(plan->to_plain, args->src, args->dst, args->scratch)
+               : ddpi_converter_run(plan->from_plain, args->diff_dst, args->diff_src,
+                                    args->scratch);
+}
+
+static void reshape_destroy(ddpi_cpu_plan *base)
+{
+    reshape_plan *plan = (reshape_plan *)base;
+    ddpi_converter_destroy(plan->to_plain);
+    ddpi_converter_destroy(plan->from_plain);
+}
+
+/* The converters work on the source's shape, whose plain data is that of the flat one. */
+static ddp_status make_converters(reshape_plan *plan, const ddpi_plan_parts *parts)
+{
+    ddp_layout *plain;
+    DDP_TRY(ddpi_layout_plain(parts->device, &parts->src->shape, &plain));
+    ddp_status st = ddpi_converter_create(parts->src, plain, &plan->to_plain);
+    if (st == DDP_OK)
+        st = ddpi_converter_create(plain, parts->src, &plan->from_plain);
+    ddp_layout_unref(plain);
+    DDP_TRY(st);
+    plan->base.base.scratch_bytes = (size_t)ddpi_max((int64_t)plan->to_plain->scratch_bytes,
+                                                     (int64_t)plan->from_plain->scratch_bytes);
+    snprintf(plan->base.base.impl, sizeof plan->base.base.impl, "copy");
+    return ddpi_layout_plain(parts->device, &parts->dst_shape, &plan->base.base.dst);
+}
+
+ddp_status ddpi_reshape_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out)
+{
+    static const ddpi_cpu_op op = {reshape_run, reshape_destroy};
+    ddpi_cpu_plan *base;
+    DDP_TRY(ddpi_plan_alloc(parts, &op, sizeof(reshape_plan), &base));
+    const ddp_status st = make_converters((reshape_plan *)base, parts);
+    if (st != DDP_OK)
+        ddpi_plan_free(base);
+    else
+        *plan_out = base;
+    return st;
+}
+
+/* ---- sums over large ranges ---- */
+
+/* Runs fn over lots of pieces; fn leaves each piece's sum in sums. */
+typedef struct sum_run {
+    void (*fn)(const void *arg, size_t lo, size_t hi, double *sum_out);
+    const void *arg;
+    size_t count;
+    int64_t first; /* piece of the lot */
+    double sums[LOT];
+} sum_run;
+
+static void sum_piece(void *arg, int64_t index)
+{
+    sum_run *run = arg;
+    const size_t lo = (size_t)(run->first + index) * PIECE;
+    run->fn(run->arg, lo, lo + PIECE < run->count ? lo + PIECE : run->count, &run->sums[index]);
+}
+
+static double sum_over(sum_run *run, int threads)
+{
+    const int64_t all = pieces(run->count);
+    double total = 0;
+    for (run->first = 0; run->first < all; run->first += LOT) {
+        const int64_t lot = ddpi_min(LOT, all - run->first);
+        ddpi_parallel(threads, lot, sum_piece, run);
+        for (int64_t i = 0; i < lot; i++)
+            total += run->sums[i];
+    }
+    return total;
+}
+
+static double lanes_total(const double *lanes)
+{
+    double total = 0;
+    for (int l = 0; l < LANES; l++)
+        total += lanes[l];
+    return total;
+}
+
+/* ---- optimizer ---- */
+
+typedef struct sgd_task {
+    ddp_sgd_args args;
+    int threads;
+    float *w;
+    const float *grad;
+    float *buf;
+    size_t count;
+    double *grad_sq;
+} sgd_task;
+
+_Static_assert(sizeof(sgd_task) <= DDPI_TASK_BYTES, "an update fits into a stream's slot");
+
+/* The same update for every element; what differs between runs is in the factors: buf = keep * buf
+ * + take * g, step = direct * g + carry * buf. */
+typedef struct sgd_factors {
+    float inv_count, weight_decay, lr, keep, take, direct, carry;
+} sgd_factors;
+
+static sgd_factors factors_of(const ddp_sgd_args *args)
+{
+    return (sgd_factors){
+        .inv_count = (float)args->inv_count,
+        .weight_decay = (float)args->weight_decay,
+        .lr = (float)args->lr,
+        .keep = args->first ? 0 : (float)args->momentum,
+        .take = args->first ? 1 : (float)(1 - args->dampening),
+        .direct = args->nesterov ? 1 : 0,
+        .carry = args->nesterov ? (float)args->momentum : 1,
+    };
+}
+
+static inline __attribute__((always_inline)) void sgd_step(const sgd_task *task, sgd_factors f,
+                                                           size_t i, bool momentum)
+{
+    const float g = task->grad[i] * f.inv_count + f.weight_decay * task->w[i];
+    float step = g;
+    if (momentum) {
+        const float buf = f.keep * task->buf[i] + f.take * g;
+        task->buf[i] = buf;
+        step = f.direct * g + f.carry * buf;
+    }
+    task->w[i] -= f.lr * step;
+}
+
+static inline __attribute__((always_inline)) void
+sgd_body(const sgd_task *task, size_t lo, size_t hi, bool momentum, double *sum_out)
+{
+    const sgd_factors f = factors_of(&task->args);
+    const double inv_count = task->args.inv_count;
+    const float *restrict grad = task->grad;
+    float *restrict w = task->w, *restrict buf = task->buf;
+    const sgd_task own = {.w = w, .grad = grad, .buf = buf};
+    double lanes[LANES] = {0};
+    size_t i = lo;
+    for (; i + LANES <= hi; i += LANES) {
+        if (task->grad_sq != NULL)
+            for (int l = 0; l < LANES; l++)
+                lanes[l] += (double)grad[i + l] * (double)grad[i + l];
+#pragma GCC ivdep
+        for (int l = 0; l < LANES; l++)
+            sgd_step(&own, f, i + l, momentum);
+    }
+    for (; i < hi; i++) {
+        lanes[0] += (double)grad[i] * (double)grad[i];
+        sgd_step(&own, f, i, momentum);
+    }
+    *sum_out = lanes_total(lanes) * inv_count * inv_count;
+}
+
+DDPI_SIMD static void sgd_range(const void *arg, size_t lo, size_t hi, double *sum_out)
+{
+    const sgd_task *task = arg;
+    /* At the first step buf may hold anything: keep = 0 must not meet a NaN in it. */
+    if (task->buf != NULL && task->args.first)
+        memset(task->buf + lo, 0, (hi - lo) * sizeof *task->buf);
+    if (task->buf != NULL)
+        sgd_body(task, lo, hi, true, sum_out);
+    else
+        sgd_body(task, lo, hi, false, sum_out);
+}
+
+static ddp_status run_sgd(const void *payload)
+{
+    const sgd_task *task = payload;
+    sum_run run = {.fn = sgd_range, .arg = task, .count = task->count};
+    const double sum = sum_over(&run, task->threads);
+    if (task->grad_sq != NULL)
+        *task->grad_sq += sum;
+    return DDP_OK;
+}
+
+ddp_status ddpi_cpu_sgd(ddp_stream *stream, const ddp_sgd_args *args, float *w, const float *grad,
+                        float *buf, size_t count, double *grad_sq)
+{
+    const sgd_task task = {*args, stream->device->opts.threads, w, grad, buf, count, grad_sq};
+    return ddpi_cpu_submit(stream, run_sgd, &task, sizeof task);
+}
+
+/* ---- add, sum of squares ---- */
+
+typedef struct add_task {
+    int threads;
+    float *dst;
+    const float *src;
+    size_t count;
+} add_task;
+
+DDPI_SIMD static void add_range(float *restrict dst, const float *restrict src, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        dst[i] += src[i];
+}
+
+static void add_piece(void *arg, int64_t piece)
+{
+    const add_task *task = arg;
+    const size_t lo = (size_t)piece * PIECE;
+    add_range(task->dst + lo, task->src + lo, lo + PIECE < task->count ? PIECE : task->count - lo);
+}
+
+static ddp_status run_add(const void *payload)
+{
+    const add_task *task = payload;
+    ddpi_parallel(task->threads, pieces(task->count), add_piece, (void *)task);
+    return DDP_OK;
+}
+
+ddp_status ddpi_cpu_add(ddp_stream *stream, float *dst, const float *src, size_t count)
+{
+    const add_task task = {stream->device->opts.threads, dst, src, count};
+    return ddpi_cpu_submit(stream, run_add, &task, sizeof task);
+}
+
+typedef struct squares_task {
+    int threads;
+    const float *src;
+    size_t count;
+    double scale;
+    double *sum_out;
+} squares_task;
+
+DDPI_SIMD static void squares_range(const void *arg, size_t lo, size_t hi, double *sum_out)
+{
+    const float *src = ((const squares_task *)arg)->src;
+    double lanes[LANES] = {0};
+    size_t i = lo;
+    for (; i + LANES <= hi; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lanes[l] += (double)src[i + l] * (double)src[i + l];
+    for (; i < hi; i++)
+        lanes[0] += (double)src[i] * (double)src[i];
+    *sum_out = lanes_total(lanes);
+}
+
+static ddp_status run_squares(const void *payload)
+{
+    const squares_task *task = payload;
+    sum_run run = {.fn = squares_range, .arg = task, .count = task->count};
+    *task->sum_out += sum_over(&run, task->threads) * task->scale * task->scale;
+    return DDP_OK;
+}
+
+ddp_status ddpi_cpu_sum_squares(ddp_stream *stream, const float *src, size_t count, double scale,
+                                double *sum_out)
+{
+    const squares_task task = {stream->device->opts.threads, src, count, scale, sum_out};
+    return ddpi_cpu_submit(stream, run_squares, &task, sizeof task);
+}
+
+/* ---- label rank ---- */
+
+typedef struct rank_task {
+    const float *logits;
+    const int32_t *labels;
+    int64_t n, classes;
+    int32_t *rank_out;
+} rank_task;
+
+static int32_t rank_of(const float *logits, int64_t classes, int32_t label)
+{
+    int32_t rank = 0;
+    bool valid = label >= 0 && label < classes;
+    for (int64_t c = 0; valid && c < classes; c++) {
+        valid = !isnan(logits[c]);
+        rank += logits[c] > logits[label] || (logits[c] == logits[label] && c < label);
+    }
+    return valid ? rank : (int32_t)classes;
+}
+
+static ddp_status run_rank(const void *payload)
+{
+    const rank_task *task = payload;
+    for (int64_t n = 0; n < task->n; n++)
+        task->rank_out[n] =
+            rank_of(task->logits + n * task->classes, task->classes, task->labels[n]);
+    return DDP_OK;
+}
+
+ddp_status ddpi_cpu_label_rank(ddp_stream *stream, const float *logits, const int32_t *labels,
+                               int64_t n, int64_t classes, int32_t *rank_out)
+{
+    const rank_task task = {logits, labels, n, classes, rank_out};
+    return ddpi_cpu_submit(stream, run_rank, &task, sizeof task);
+}

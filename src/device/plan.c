@@ -1,0 +1,172 @@
+/* plan.c - the public functions of op.h for layouts, plans and pointwise work: check arguments,
+ * then dispatch to the backend. No state; threads as the header says. */
+#include "device/device_impl.h"
+
+/* ---- layouts ---- */
+
+ddp_status ddp_layout_plain(ddp_device *device, const ddp_shape *shape, ddp_layout **layout_out)
+{
+    if (shape->ndim < 1 || shape->ndim > DDP_MAX_DIMS)
+        return DDP_FAIL(DDP_ERR_SHAPE, "a layout needs 1 to %d dimensions, not %d", DDP_MAX_DIMS,
+                        shape->ndim);
+    for (int i = 0; i < shape->ndim; i++)
+        if (shape->dims[i] < 1)
+            return DDP_FAIL(DDP_ERR_SHAPE, "dimension %d of a layout is %lld", i,
+                            (long long)shape->dims[i]);
+    return device->ops->op->layout_plain(device, shape, layout_out);
+}
+
+ddp_layout *ddp_layout_ref(ddp_layout *layout)
+{
+    if (layout != NULL)
+        __atomic_fetch_add(&layout->refs, 1, __ATOMIC_RELAXED);
+    return layout;
+}
+
+void ddp_layout_unref(ddp_layout *layout)
+{
+    if (layout != NULL && __atomic_sub_fetch(&layout->refs, 1, __ATOMIC_ACQ_REL) == 0)
+        layout->device->ops->op->layout_destroy(layout);
+}
+
+size_t ddp_layout_bytes(const ddp_layout *layout)
+{
+    return layout->bytes;
+}
+
+const ddp_shape *ddp_layout_shape(const ddp_layout *layout)
+{
+    return &layout->shape;
+}
+
+bool ddp_layout_is_plain(const ddp_layout *layout)
+{
+    return layout->plain;
+}
+
+bool ddp_layout_equal(const ddp_layout *a, const ddp_layout *b)
+{
+    if (a == b)
+        return true;
+    return a->device->ops == b->device->ops && ddp_shape_equal(&a->shape, &b->shape) &&
+           a->bytes == b->bytes && a->device->ops->op->layout_equal(a, b);
+}
+
+const char *ddp_layout_name(const ddp_layout *layout)
+{
+    return layout->name;
+}
+
+ddp_status ddp_layout_import(ddp_device *device, const ddp_layout *layout, const float *plain,
+                             void *dst)
+{
+    return device->ops->op->layout_import(device, layout, plain, dst);
+}
+
+ddp_status ddp_layout_export(ddp_device *device, const ddp_layout *layout, const void *src,
+                             float *plain)
+{
+    return device->ops->op->layout_export(device, layout, src, plain);
+}
+
+/* ---- plans ---- */
+
+ddp_status ddp_op_plan_create(ddp_device *device, const ddp_op_desc *desc, ddp_layout *src,
+                              ddp_layout *weights, ddp_op_plan **plan_out)
+{
+    ddp_shape dst_shape, weight_shape;
+    DDP_ASSERT(src->device == device && (weights == NULL || weights->device == device));
+    DDP_TRY(ddp_op_infer(desc, &src->shape, &dst_shape, &weight_shape));
+    if (weights != NULL && !ddp_shape_equal(&weights->shape, &weight_shape)) {
+        char have[64], want[64];
+        return DDP_FAIL(DDP_ERR_SHAPE, "weights are %s, but %s are needed",
+                        ddp_shape_format(&weights->shape, have, sizeof have),
+                        ddp_shape_format(&weight_shape, want, sizeof want));
+    }
+    return device->ops->op->plan_create(device, desc, src, weights, plan_out);
+}
+
+void ddp_op_plan_destroy(ddp_op_plan *plan)
+{
+    if (plan != NULL)
+        plan->device->ops->op->plan_destroy(plan);
+}
+
+ddp_layout *ddp_op_plan_dst(const ddp_op_plan *plan)
+{
+    return plan->dst;
+}
+
+ddp_layout *ddp_op_plan_weights(const ddp_op_plan *plan)
+{
+    return plan->weights;
+}
+
+size_t ddp_op_plan_workspace_bytes(const ddp_op_plan *plan)
+{
+    return plan->workspace_bytes;
+}
+
+size_t ddp_op_plan_scratch_bytes(const ddp_op_plan *plan)
+{
+    return plan->scratch_bytes;
+}
+
+const char *ddp_op_plan_impl(const ddp_op_plan *plan)
+{
+    return plan->impl;
+}
+
+/* Whether the plan was made for this pass, so that a caller's slip is named and not computed. */
+static ddp_status check_pass(const ddp_op_plan *plan, ddp_op_pass pass)
+{
+    if (pass == DDP_PASS_FORWARD)
+        return DDP_OK;
+    if (!plan->desc.training)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "a backward pass of a plan that is not for training");
+    if (pass == DDP_PASS_BACKWARD_DATA && !plan->desc.need_diff_src)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "backward data of a plan made without it");
+    if (pass == DDP_PASS_BACKWARD_WEIGHTS && plan->weights == NULL)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "backward weights of an operation that has none");
+    if (plan->desc.kind == DDP_OP_SOFTMAX_XENT)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "softmax cross-entropy has no backward pass of its own");
+    return DDP_OK;
+}
+
+ddp_status ddp_op_run(ddp_op_plan *plan, ddp_op_pass pass, ddp_stream *stream,
+                      const ddp_op_args *args)
+{
+    DDP_ASSERT(stream->device == plan->device);
+    DDP_TRY(check_pass(plan, pass));
+    return plan->device->ops->op->plan_run(plan, pass, stream, args);
+}
+
+/* ---- pointwise work ---- */
+
+ddp_status ddp_op_sgd(ddp_device *device, ddp_stream *stream, const ddp_sgd_args *args, float *w,
+                      const float *grad, float *buf, size_t count, double *grad_sq)
+{
+    DDP_ASSERT(stream->device == device && (buf != NULL || args->momentum == 0));
+    return device->ops->op->sgd(stream, args, w, grad, buf, count, grad_sq);
+}
+
+ddp_status ddp_op_add(ddp_device *device, ddp_stream *stream, float *dst, const float *src,
+                      size_t count)
+{
+    DDP_ASSERT(stream->device == device);
+    return device->ops->op->add(stream, dst, src, count);
+}
+
+ddp_status ddp_op_sum_squares(ddp_device *device, ddp_stream *stream, const float *src,
+                              size_t count, double scale, double *sum_out)
+{
+    DDP_ASSERT(stream->device == device);
+    return device->ops->op->sum_squares(stream, src, count, scale, sum_out);
+}
+
+ddp_status ddp_op_label_rank(ddp_device *device, ddp_stream *stream, const float *logits,
+                             const int32_t *labels, int64_t n, int64_t classes, int32_t *rank_out)
+{
+    DDP_ASSERT(stream->device == device && classes >= 1);
+    return device->ops->op->label_rank(stream, logits, labels, n, classes, rank_out);
+}
