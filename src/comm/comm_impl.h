@@ -72,7 +72,7 @@ struct ddp_comm {
     int windows;    /* segments that the group knows */
     bool crowded;   /* the node has more ranks than processors */
     int fail_state; /* __atomic: enum in failure.c */
-    bool heard;     /* the cause is another rank's, which tells it to everybody */
+    bool heard;     /* __atomic: the cause is another rank's, which tells it to everybody */
     ddp_status cause_status;
     char cause[DDPI_CAUSE_BYTES];
     void (*on_failure)(void *arg, const char *cause); /* __atomic; NULL: nobody */
@@ -116,8 +116,8 @@ DDP_INNER ddp_status ddpi_comm_cause(const ddp_comm *comm);
 /* The calling thread's last failure is this communicator's end. Returns the first cause, or, with
  * exit_on_failure, does not return. */
 DDP_INNER ddp_status ddpi_comm_raise(ddp_comm *comm, ddp_status status);
-/* Another rank has told us its cause. */
-void ddpi_comm_hear(ddp_comm *comm, ddp_status status, const char *cause);
+/* Another rank, without a side channel to this one, has told us its cause. */
+void ddpi_comm_hear(ddp_comm *comm, int from, ddp_status status, const char *cause);
 /* The watchdog's callback, and the hook of the fatal path; arg is the ddp_comm. */
 void ddpi_comm_on_watchdog(void *arg, ddp_status status, const char *cause, bool first);
 void ddpi_comm_on_fatal(void *arg, const char *cause);

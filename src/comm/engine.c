@@ -138,7 +138,8 @@ static void tell_failure(ddpi_engine *e)
 {
     if (e->told || !ddpi_comm_failed(e->comm))
         return;
-    if (e->algo.transport->tell_cause != NULL && !e->comm->heard)
+    if (e->algo.transport->tell_cause != NULL &&
+        !__atomic_load_n(&e->comm->heard, __ATOMIC_ACQUIRE))
         e->algo.transport->tell_cause(e->algo.self, e->comm->cause_status, e->comm->cause);
     ddp_monitor_lock(&e->monitor);
     e->told = true;

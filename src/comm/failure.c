@@ -4,7 +4,10 @@
  * rest: it claims the cause on the side channel (or takes the one that another rank has recorded),
  * writes it into the communicator, and, with exit_on_failure, ends the process. All others only
  * read it. Since FAILING comes before the claim, this rank's own watchdog cannot mistake the claim
- * for another rank's and leave before the cause is printed. */
+ * for another rank's and leave before the cause is printed.
+ *
+ * Between nodes there is no claim: ranks tell each other, and who has told waits a little for what
+ * it is told; of several causes, that of the lowest rank is printed. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +20,8 @@ enum { HEALTHY, FAILING, FAILED };
 /* For another rank's text, or status, that is being written just now. */
 #define FOREIGN_CAUSE_NS (200 * NS_PER_MS)
 #define LOOK_NS          (NS_PER_MS / 5)
+/* For the rank on another node that is to print the cause. */
+#define SAY_FIRST_NS (400 * NS_PER_MS)
 
 bool ddpi_comm_failed(const ddp_comm *comm)
 {
@@ -39,7 +44,7 @@ static bool own_failure(ddp_comm *comm)
 /* Makes the failure known in this process, and to whom only messages reach. */
 static void announce(ddp_comm *comm, ddp_status status, const char *cause, bool ours)
 {
-    comm->heard = !ours;
+    __atomic_store_n(&comm->heard, !ours, __ATOMIC_RELEASE);
     comm->cause_status = status;
     snprintf(comm->cause, sizeof comm->cause, "%s", cause);
     __atomic_store_n(&comm->fail_state, FAILED, __ATOMIC_RELEASE);
@@ -90,8 +95,11 @@ static void leave_if_asked(const ddp_comm *comm, bool first)
 {
     if (!comm->opts.exit_on_failure)
         return;
-    if (first)
+    if (first && !__atomic_load_n(&comm->heard, __ATOMIC_ACQUIRE))
         ddp_fatal("%s", comm->cause);
+    /* A launcher ends the whole job when it sees one rank leave. */
+    if (comm->node_count > 1)
+        ddp_sleep_ns(SAY_FIRST_NS);
     ddp_fatal_quiet();
 }
 
@@ -119,10 +127,14 @@ ddp_status ddpi_comm_raise(ddp_comm *comm, ddp_status status)
     return ddpi_comm_cause(comm);
 }
 
-void ddpi_comm_hear(ddp_comm *comm, ddp_status status, const char *cause)
+void ddpi_comm_hear(ddp_comm *comm, int from, ddp_status status, const char *cause)
 {
-    if (!own_failure(comm))
+    if (!own_failure(comm)) {
+        /* Several found the same at once: the lowest rank of them prints it. */
+        if (from < comm->rank)
+            __atomic_store_n(&comm->heard, true, __ATOMIC_RELEASE);
         return;
+    }
     /* So that this node's ranks agree on it; it has been printed where it arose. */
     if (comm->side != NULL)
         (void)ddpi_side_claim(comm->side, cause);

@@ -12,9 +12,11 @@
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
-#define TAG_WORD        (DDPI_TAG_COUNT + 1)
-#define NS_PER_MS       ((int64_t)1000000)
-#define SEND_LIMIT_NS   (200 * NS_PER_MS)
+#define TAG_WORD      (DDPI_TAG_COUNT + 1)
+#define NS_PER_MS     ((int64_t)1000000)
+#define SEND_LIMIT_NS (200 * NS_PER_MS)
+/* For the same cause, found by another rank at the same time. */
+#define HEAR_NS         (80 * NS_PER_MS)
 #define RECV_LIMIT_NS   (100 * NS_PER_MS)
 #define LOOK_NS         (NS_PER_MS / 20)
 #define WORDS_PER_RANK  3
@@ -138,14 +140,16 @@ void ddpi_mpi_talk_cause(void *self, ddp_status status, const char *cause)
     ddpi_mpi_comm *comm = self;
     word w = {.kind = WORD_CAUSE, .status = (int32_t)status};
     int64_t until_ns = ddp_now_ns() + SEND_LIMIT_NS;
+    int64_t hear_ns = ddp_now_ns() + HEAR_NS;
     bool sent = false;
 
     snprintf(w.cause, sizeof w.cause, "%s", cause);
     say_to_all(comm, &w);
-    while (!sent && ddp_now_ns() < until_ns) {
+    while (ddp_now_ns() < (sent ? hear_ns : until_ns)) {
         sent = true;
         for (int i = 0; i < comm->talk->letter_count; i++)
             sent = is_sent(&comm->talk->outbox[i]) && sent;
+        ddpi_mpi_talk_listen(self);
         ddp_sleep_ns(LOOK_NS);
     }
 }
@@ -188,7 +192,7 @@ static void hear(ddpi_mpi_comm *comm, int from, word *w)
     w->cause[sizeof w->cause - 1] = '\0';
     w->phase[sizeof w->phase - 1] = '\0';
     if (w->kind == WORD_CAUSE) {
-        ddpi_comm_hear(&comm->base, (ddp_status)w->status, w->cause);
+        ddpi_comm_hear(&comm->base, from, (ddp_status)w->status, w->cause);
         return;
     }
     k->entered = w->entered;
