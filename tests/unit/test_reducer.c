@@ -14,7 +14,7 @@ static ddp_status make_table(ddp_device *device, ddp_param_table **table_out)
 {
     DDP_TRY(ddp_param_table_create(table_out));
     for (int i = 0; i < PARAMS; i++) {
-        ddp_param p = {.shape = {1, {sizes[i]}}, .use_count = 1};
+        ddp_param p = {.shape = {1, {sizes[i]}}, .use_count = 1, .init_number = (uint32_t)i};
         snprintf(p.name, sizeof p.name, "p%d", i);
         ddp_layout *layout;
         DDP_TRY(ddp_layout_plain(device, &p.shape, &layout));

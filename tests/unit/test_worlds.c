@@ -199,7 +199,8 @@ static void every_world_size_gives_one_ranks_gradients(void **state)
         job j = make_job(mlp, ddp_strategy_ddp());
         curve one = {0};
         run_world(&j, 1, DDP_ALLREDUCE_AUTO, &one);
-        assert_true(one.losses[STEPS - 1] < one.losses[0]);
+        /* The weights move: equal curves are no accident of standing still. */
+        assert_true(fabs(one.losses[STEPS - 1] - one.losses[0]) > 1e-3);
         const int worlds[] = {2, 3, 4, 5, 8};
         for (int w = 0; w < 5; w++) {
             curve many = {0};
