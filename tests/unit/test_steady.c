@@ -1,0 +1,185 @@
+/* test_steady.c - a training step allocates nothing: neither through our allocator nor through
+ * malloc.
+ *
+ * The test's own malloc counts calls while `counting` is set, on any thread (ranks, loader
+ * workers), and then asks glibc's. Sanitizers have a malloc of their own: under them only our
+ * allocator is counted. */
+#include "harness.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "ddp/strategy.h"
+#include "loopback_ranks.h"
+
+enum { BATCH = 64, WARM_UP = 5, STEPS = 20 };
+
+static int counting;
+static unsigned long mallocs;
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define COUNTS_MALLOC 1
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+void *__libc_memalign(size_t align, size_t bytes);
+
+static void count(void)
+{
+    if (__atomic_load_n(&counting, __ATOMIC_RELAXED))
+        __atomic_add_fetch(&mallocs, 1, __ATOMIC_RELAXED);
+}
+
+void *malloc(size_t bytes)
+{
+    count();
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t n, size_t bytes)
+{
+    count();
+    return __libc_calloc(n, bytes);
+}
+
+void *realloc(void *memory, size_t bytes)
+{
+    count();
+    return __libc_realloc(memory, bytes);
+}
+
+void *aligned_alloc(size_t align, size_t bytes)
+{
+    count();
+    return __libc_memalign(align, bytes);
+}
+
+int posix_memalign(void **memory_out, size_t align, size_t bytes)
+{
+    count();
+    *memory_out = __libc_memalign(align, bytes);
+    return *memory_out == NULL ? ENOMEM : 0;
+}
+#else
+#define COUNTS_MALLOC 0
+#endif
+
+typedef struct job {
+    const ddp_model_def *model;
+    uint64_t ours; /* allocations of ddp/memory.h after the warm-up */
+} job;
+
+static ddp_status steps(ddp_comm *comm, ddp_strategy *strategy, ddp_loader *loader, job *j)
+{
+    ddp_step_stats stats;
+    for (int i = 0; i < WARM_UP; i++)
+        DDP_TRY(ddp_strategy_step(strategy, loader, BATCH, 0.01, &stats));
+    DDP_TRY(ddp_comm_barrier(comm));
+    if (ddp_comm_rank(comm) == 0) {
+        ddp_mem_freeze();
+        __atomic_store_n(&counting, 1, __ATOMIC_SEQ_CST);
+    }
+    DDP_TRY(ddp_comm_barrier(comm));
+    for (int i = 0; i < STEPS; i++)
+        DDP_TRY(ddp_strategy_step(strategy, loader, BATCH, 0.01, &stats));
+    DDP_TRY(ddp_comm_barrier(comm));
+    if (ddp_comm_rank(comm) == 0) {
+        __atomic_store_n(&counting, 0, __ATOMIC_SEQ_CST);
+        j->ours = ddp_mem_allocs_since_freeze();
+        ddp_mem_thaw();
+    }
+    return ddp_comm_barrier(comm);
+}
+
+static ddp_status run_rank(ddp_comm *comm, void *arg)
+{
+    job *j = arg;
+    int world = ddp_comm_world(comm);
+    ddp_device *device;
+    ddp_dataset *data;
+    ddp_loader *loader;
+    ddp_model *model;
+    ddp_strategy *strategy;
+    ddp_device_opts device_opts = DDP_DEVICE_OPTS_DEFAULTS;
+    ddp_data_opts data_opts = {.input_shape = {3, {1, 28, 28}},
+                               .synthetic_train = BATCH * (WARM_UP + STEPS) * 2,
+                               .synthetic_test = 10,
+                               .synthetic_classes = 10};
+    ddp_loader_opts loader_opts = {.sampler = {.size = data_opts.synthetic_train,
+                                               .batch = BATCH,
+                                               .shards = world,
+                                               .shuffle = true},
+                                   .first_shard = ddp_comm_rank(comm),
+                                   .shard_count = 1,
+                                   .workers = 1,
+                                   .ring = 3};
+    ddp_model_opts model_opts = {
+        .input_shape = {3, {1, 28, 28}}, .classes = 10, .mlp_widths = "128,64"};
+    ddp_strategy_opts opts = {DDP_REDUCER_OPTS_DEFAULTS, DDP_OPTIM_OPTS_DEFAULTS};
+    opts.optim.momentum = 0.9;
+    DDP_TRY(ddp_device_open(ddp_device_cpu(), &device_opts, &device));
+    DDP_TRY(ddp_dataset_open(ddp_dataset_synthetic(), &data_opts, DDP_SPLIT_TRAIN, comm, &data));
+    DDP_TRY(ddp_loader_create(&loader_opts, data, device, &loader));
+    DDP_TRY(ddp_loader_seek(loader, 0, 0));
+    DDP_TRY(ddp_model_create(j->model, &model_opts, device, &model));
+    DDP_TRY(ddp_model_plan(model, BATCH / world, true));
+    DDP_TRY(ddp_strategy_create(ddp_strategy_ddp(), &opts, model, device, comm, &strategy));
+    DDP_TRY(
+        ddp_param_table_init(device, ddp_model_params(model), 1, ddp_strategy_params(strategy)));
+    DDP_TRY(steps(comm, strategy, loader, j));
+    ddp_strategy_destroy(strategy);
+    ddp_model_destroy(model);
+    ddp_loader_destroy(loader);
+    ddp_dataset_close(data);
+    ddp_device_close(device);
+    return DDP_OK;
+}
+
+static void check(const ddp_model_def *model)
+{
+    ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
+    comm.exit_on_failure = false;
+    job j = {.model = model};
+    mallocs = 0;
+    CHECK_OK(run_ranks(&comm, 2, run_rank, &j));
+    assert_int_equal(j.ours, 0);
+    assert_int_equal(mallocs, 0);
+}
+
+static void lenet_steps_allocate_nothing(void **state)
+{
+    (void)state;
+    check(ddp_model_lenet());
+}
+
+static void mlp_steps_allocate_nothing(void **state)
+{
+    (void)state;
+    check(ddp_model_mlp());
+}
+
+static void the_count_counts(void **state)
+{
+    (void)state;
+    float *memory;
+    ddp_mem_freeze();
+    mallocs = 0;
+    __atomic_store_n(&counting, 1, __ATOMIC_SEQ_CST);
+    CHECK_OK(DDP_ALLOC(memory, 10));
+    __atomic_store_n(&counting, 0, __ATOMIC_SEQ_CST);
+    assert_int_equal(ddp_mem_allocs_since_freeze(), 1);
+    ddp_mem_thaw();
+    ddp_free(memory);
+    if (COUNTS_MALLOC)
+        assert_int_equal(mallocs, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_count_counts),
+        cmocka_unit_test(lenet_steps_allocate_nothing),
+        cmocka_unit_test(mlp_steps_allocate_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
