@@ -138,6 +138,7 @@ ddp_status ddp_comm_submit(ddp_comm *comm, const ddp_coll *coll, ddp_work *work)
     status = ddpi_comm_raise(comm, status);
     work->stage = DDPI_ROUTE_LOCAL;
     ddpi_work_complete(comm, work, status);
+    ddpi_comm_park(comm);
     return status;
 }
 

@@ -116,6 +116,9 @@ DDP_INNER ddp_status ddpi_comm_cause(const ddp_comm *comm);
 /* The calling thread's last failure is this communicator's end. Returns the first cause, or, with
  * exit_on_failure, does not return. */
 DDP_INNER ddp_status ddpi_comm_raise(ddp_comm *comm, ddp_status status);
+/* The rank's thread has met the failure. With exit_on_failure it must not go on, and perhaps end
+ * the process, before the thread that found it has said the cause: this does not return then. */
+void ddpi_comm_park(const ddp_comm *comm);
 /* Another rank, without a side channel to this one, has told us its cause. */
 void ddpi_comm_hear(ddp_comm *comm, int from, ddp_status status, const char *cause);
 /* The watchdog's callback, and the hook of the fatal path; arg is the ddp_comm. */

@@ -22,6 +22,8 @@ enum { HEALTHY, FAILING, FAILED };
 #define LOOK_NS          (NS_PER_MS / 5)
 /* For the rank on another node that is to print the cause. */
 #define SAY_FIRST_NS (400 * NS_PER_MS)
+/* More than any thread takes to end the process. */
+#define PARK_NS (2000 * NS_PER_MS)
 
 bool ddpi_comm_failed(const ddp_comm *comm)
 {
@@ -142,6 +144,14 @@ void ddpi_comm_hear(ddp_comm *comm, int from, ddp_status status, const char *cau
     record_status(comm, status);
     announce(comm, status, cause, false);
     leave_if_asked(comm, false);
+}
+
+void ddpi_comm_park(const ddp_comm *comm)
+{
+    if (!comm->opts.exit_on_failure || !ddpi_comm_failed(comm))
+        return;
+    ddp_sleep_ns(PARK_NS);
+    ddp_fatal_quiet();
 }
 
 void ddpi_comm_on_watchdog(void *arg, ddp_status status, const char *cause, bool first)

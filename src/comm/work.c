@@ -43,6 +43,7 @@ static ddp_status result(const ddp_work *work)
 {
     if (work->status == DDP_OK)
         return DDP_OK;
+    ddpi_comm_park(work->comm);
     return ddp_status_set(work->status, NULL, 0, "%s", work->message);
 }
 
