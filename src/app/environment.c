@@ -86,6 +86,17 @@ static ddp_status share_info(ddpi_run *run)
     return ddp_comm_allgather(run->comm, &mine, sizeof mine, run->ranks);
 }
 
+static void log_place(const ddpi_run *run)
+{
+    const ddpi_rank_info *me = &run->ranks[run->rank];
+    char cores[CORES_BYTES];
+
+    ddp_debug("rank %d of %d on %s, process %d, cores %s, %d threads, %d loader workers, %s",
+              run->rank, run->world, me->host, (int)me->pid,
+              ddpi_cores_format(&me->cores, cores, sizeof cores), run->config.device.threads,
+              run->config.workers, ddp_comm_library(run->comm));
+}
+
 ddp_status ddpi_run_find_machine(ddpi_run *run)
 {
     ddp_config_cores cores;
@@ -99,6 +110,7 @@ ddp_status ddpi_run_find_machine(ddpi_run *run)
         ddp_warn("%d threads on %d cores: the launcher has bound this rank, or --threads is too "
                  "high (mpirun --bind-to none)",
                  run->config.device.threads, cores.own);
+    log_place(run);
     return share_info(run); /* now with the threads */
 }
 

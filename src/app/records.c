@@ -127,7 +127,7 @@ static ddp_status print_start(const ddpi_run *run)
                   "activations and scratch",
                   (double)flat / (1 << 20),
                   (double)ddp_model_activation_bytes(run->net.model) / (1 << 20));
-    ddp_log_print("%d ranks over %s on %d nodes, %d threads each, %s", run->world,
+    ddp_log_print("ranks: %d over %s on %d node(s), %d thread(s) each; %s", run->world,
                   ddp_comm_backend_name(run->comm), ddp_comm_node_count(run->comm),
                   config->device.threads, ddp_device_describe(run->net.device));
     if (config->run.eval_only)

@@ -10,6 +10,11 @@
 #include <string.h>
 
 #include "ddp/memory.h"
+#include "ddp/thread.h"
+
+/* A launcher kills all ranks as soon as it sees one leave; this long the others have for seeing the
+ * cause and closing their files. */
+#define LAST_WORDS_NS INT64_C(300000000)
 
 ddp_status ddpi_run_agree(ddpi_run *run, ddp_status mine, const char *what)
 {
@@ -72,7 +77,8 @@ static ddp_status run_all(ddpi_run *run)
     DDP_TRY(ddpi_run_work(run));
     DDP_TRY(ddpi_run_agree(run, ddpi_run_save_weights(run), "save weights"));
     DDP_TRY(ddpi_run_agree(run, ddpi_run_finish(run), "finish"));
-    ddpi_run_write_status(run, run->config.run.eval_only ? "evaluated" : "trained");
+    if (run->rank == 0)
+        ddpi_run_write_status(run, run->config.run.eval_only ? "evaluated" : "trained");
     return DDP_OK;
 }
 
@@ -112,6 +118,8 @@ static void on_fatal(void *arg, const char *cause)
     ddp_debug("failed: %s", cause);
     ddpi_run_write_status(run, "failed");
     ddp_comm_fail(run->comm, cause);
+    if (run->world > 1)
+        ddp_sleep_ns(LAST_WORDS_NS);
 }
 
 /* Statuses that every rank gets from the same numbers, without having to agree. */

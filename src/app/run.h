@@ -98,7 +98,8 @@ DDP_INNER ddp_status ddpi_run_finish(ddpi_run *run);         /* records.c */
 /* ---- pieces ---- */
 void ddpi_run_close_data(ddpi_run *run);
 void ddpi_run_close_model(ddpi_run *run);
-/* Writes the run directory's status file, if there is a directory and this is rank 0. */
+/* Writes the run directory's status file, if there is a directory. Any rank may say "failed": it
+ * may be rank 0 that is gone. */
 void ddpi_run_write_status(const ddpi_run *run, const char *word);
 /* Rank 0's path of a file in the run directory. */
 DDP_INNER ddp_status ddpi_run_path(const ddpi_run *run, const char *name, char path[PATH_MAX]);

@@ -114,7 +114,7 @@ void ddpi_run_write_status(const ddpi_run *run, const char *word)
 {
     char path[PATH_MAX], line[NAME_BYTES];
 
-    if (run->rank != 0 || run->dir[0] == 0)
+    if (run->dir[0] == 0)
         return;
     snprintf(line, sizeof line, "%s\n", word);
     if (ddpi_run_path(run, "status", path) != DDP_OK ||

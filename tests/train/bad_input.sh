@@ -5,16 +5,19 @@ cd "$work"
 small=(--dataset synthetic --synthetic-train 64 --synthetic-test 16 --batch-size 16 --max-steps 1
     --model mlp --mlp-widths 8 --quiet)
 
-for ranks in 1 3 loopback:3; do
-    refused 2 'nearest is --batch-size' $ranks --batch-sise 12
+# What stands on the command line alone.
+for ranks in 1 loopback:3; do
     refused 2 'whole number' $ranks --epochs ten
     refused 2 'expected one of' $ranks --strategy magic
-    refused 2 'expected one of lenet' $ranks --model lenett
-    refused 2 'expected one of fashion-mnist' $ranks --dataset imagenet
     refused 2 'expected a momentum above 0' $ranks --nesterov
     refused 2 'beside --batch-size' $ranks --batch-size 8 --batch-per-rank 4
     refused 2 'found "1x28"' $ranks --input-shape 1x28
     refused 2 '--init-weights' $ranks --eval-only
+done
+for ranks in 1 3 loopback:3; do
+    refused 2 'nearest is --batch-size' $ranks --batch-sise 12
+    refused 2 'expected one of lenet' $ranks --model lenett
+    refused 2 'expected one of fashion-mnist' $ranks --dataset imagenet
     refused 1 'dataset-fashion-mnist' $ranks --data-dir "$work/nowhere"
     refused 1 'no CUDA module' $ranks --device cuda
     refused 1 'nowhere/w.safetensors' $ranks "${small[@]}" --save-weights nowhere/w.safetensors
@@ -31,9 +34,16 @@ done
 refused 1 'no CUDA module' 1 --comm nccl
 refused 2 'expected one process' 2 --comm loopback
 
+# Ranks that were given different values.
+code=0
+mpirun -np 1 "$program" "${small[@]}" --lr 0.1 : -np 2 "$program" "${small[@]}" --lr 0.2 \
+    >"$work/out" 2>"$work/err" || code=$?
+equal 'exit status of different options' "$code" 1
+equal 'cause of different options' "$(grep '^ddp_train: ' "$work/err" | grep -c 'lr=0.2.*lr=0.1')" 1
+
 touch "$work/file"
 for ranks in 1 4 loopback:2; do
-    refused 1 "$work/file/run" $ranks "${small[@]}" --run-dir "$work/file/run"
+    refused 1 "$work/file: a file has this name" $ranks "${small[@]}" --run-dir "$work/file/run"
 done
 
 # A damaged data set names the file.

@@ -26,6 +26,6 @@ equal 'from a variable' "$(grep -c '^lr = 0.25 .*DDP_TRAIN_LR' "$work/printed")"
 equal 'from the command line' "$(grep -c '^seed = 6 .*command line' "$work/printed")" 1
 equal 'a default' "$(grep -c '^batch-size = 256 .*default' "$work/printed")" 1
 equal '--version' "$("$program" --version | grep -c '^ddp_train [0-9]')" 1
-equal '--help' "$("$program" --help | grep -c -- '--batch-size')" 1
+equal '--help' "$("$program" --help | grep -c -- '--batch-size=')" 1
 equal '--help of three ranks' "$(mpirun -np 3 "$program" --help | grep -c -- '--batch-size=')" 1
 finish

@@ -4,7 +4,17 @@
 
 # pid_of NAME RANK: from environment.json.
 pid_of() {
-    tr -d ' \n' <"$work/$1/environment.json" | sed -n "s/.*{\"rank\":$2,[^}]*\"pid\":\([0-9]*\).*/\1/p"
+    { tr -d ' \n' <"$work/$1/environment.json"; echo; } | sed -n "s/.*{\"rank\":$2,[^}]*\"pid\":\([0-9]*\).*/\1/p"
+}
+
+# alive PID: within a second it does not end. One that nobody has collected yet has ended.
+alive() {
+    local state
+    for _ in $(seq 20); do
+        state=$(sed 's/.*) //; s/ .*//' "/proc/$1/stat" 2>/dev/null) || return 1
+        [ -n "$state" ] && [ "$state" != Z ] || return 1
+        sleep 0.05
+    done
 }
 
 # disturb SIGNAL RANKS RANK LIMIT ARGUMENTS...: sends the signal to a rank of a run that is training,
@@ -52,16 +62,26 @@ disturb() {
         fail "$name: the cause does not name rank $rank"
     fi
     for pid in $pids; do
-        if kill -0 "$pid" 2>/dev/null; then fail "$name: process $pid is left"; else pass; fi
+        if alive "$pid"; then fail "$name: process $pid is left"; else pass; fi
     done
     equal "$name: status" "$(cat "$work/$name/status" 2>/dev/null | grep -v trained)" failed
 }
+
+# One rank gets too little memory: all end, and the cause names it.
+limited=("$program" --dataset synthetic --synthetic-train 256 --synthetic-test 16 --model mlp
+    --mlp-widths 4096,4096 --max-steps 2 --threads 1 --quiet --run-dir "$work/limited")
+code=0
+mpirun -np 1 "${limited[@]}" : -np 1 bash -c 'ulimit -v 700000; exec "$@"' _ "${limited[@]}" \
+    >"$work/out" 2>"$work/err" || code=$?
+equal 'exit status without memory' "$code" 1
+equal 'causes without memory' "$(grep -c '^ddp_train: .*rank 1 .*memory' "$work/err")" 1
+equal 'lines of causes without memory' "$(grep -c '^ddp_train: ' "$work/err")" 1
 
 for ranks in 2 4; do
     disturb KILL $ranks 1 10
     disturb STOP $ranks 1 12 --comm-timeout 3
 done
-disturb KILL 4 3 10 --no-shared-memory
+disturb KILL 3 0 10
 disturb STOP 4 2 12 --comm-timeout 3 --allreduce ring
 disturb STOP 3 0 12 --comm-timeout 3
 finish
