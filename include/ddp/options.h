@@ -26,8 +26,8 @@ typedef enum ddp_option_type {
 typedef struct ddp_option {
     const char *name; /* long name; NULL ends the table */
     ddp_option_type type;
-    size_t offset; /* of the target within the module's options struct */
-    double min, max; /* of INT and DOUBLE; no limits unless min < max */
+    size_t offset;       /* of the target within the module's options struct */
+    double min, max;     /* of INT and DOUBLE; no limits unless min < max */
     const char *choices; /* DDP_OPT_CHOICE only */
     const char *arg;     /* name of the argument in --help, e.g. "N" */
     const char *help;
