@@ -5,6 +5,9 @@
 #include <omp.h>
 #include <stdio.h>
 #include <string.h>
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
 
 #include "ddp/memory.h"
 #include "ddp/thread.h"
@@ -17,14 +20,38 @@ void ddpi_set_threads(int threads)
     omp_set_num_threads(threads);
 }
 
+/* The thread sanitizer does not see how OpenMP starts and joins its team, so it is told: what came
+ * before the loop is visible in it, and what the parts did is visible after. */
+#if defined(__SANITIZE_THREAD__)
+#define TELL_RELEASE(mark) __tsan_release(mark)
+#define TELL_ACQUIRE(mark) __tsan_acquire(mark)
+#define NOT_SANITIZED      __attribute__((no_sanitize("thread")))
+#else
+#define TELL_RELEASE(mark) ((void)(mark))
+#define TELL_ACQUIRE(mark) ((void)(mark))
+#define NOT_SANITIZED
+#endif
+
+NOT_SANITIZED static void run_team(int threads, int64_t parts, void (*fn)(void *arg, int64_t part),
+                                   void *arg)
+{
+    char begin, end;
+    TELL_RELEASE(&begin);
+#pragma omp parallel for num_threads(threads) schedule(static) shared(begin, end)
+    for (int64_t part = 0; part < parts; part++) {
+        TELL_ACQUIRE(&begin);
+        fn(arg, part);
+        TELL_RELEASE(&end);
+    }
+    TELL_ACQUIRE(&end);
+}
+
 void ddpi_parallel(int threads, int64_t parts, void (*fn)(void *arg, int64_t part), void *arg)
 {
-    if (threads <= 1 || parts <= 1) {
-        for (int64_t part = 0; part < parts; part++)
-            fn(arg, part);
+    if (threads > 1 && parts > 1) {
+        run_team(threads, parts, fn, arg);
         return;
     }
-#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t part = 0; part < parts; part++)
         fn(arg, part);
 }
