@@ -14,6 +14,8 @@ enum { KIND_DIRECT, KIND_GEMM, KIND_BATCH, KIND_COUNT };
 
 #define TIMED_IMAGES DDPI_BATCH_LANES
 #define TIMED_RUNS   2 /* the first one warms up; the better one counts */
+/* A first run that takes this much longer than the best kind so far needs no second one. */
+#define HOPELESS 1.7
 
 /* Blocks of images leave the layers around without padded channels and take 2x2 pooling at full
  * width, which a layer's own time does not show: they win unless another kind is clearly faster. */
@@ -79,7 +81,8 @@ static ddp_status run_all_passes(const trial *t)
     return DDP_OK;
 }
 
-static ddp_status time_kind(int kind, const ddpi_plan_parts *parts, int64_t *ns_out)
+static ddp_status time_kind(int kind, const ddpi_plan_parts *parts, int64_t best_ns,
+                            int64_t *ns_out)
 {
     trial t = {0};
     ddp_status st;
@@ -90,6 +93,8 @@ static ddp_status time_kind(int kind, const ddpi_plan_parts *parts, int64_t *ns_
         const int64_t start = ddp_now_ns();
         st = run_all_passes(&t);
         *ns_out = ddpi_min(*ns_out, ddp_now_ns() - start);
+        if ((double)*ns_out > HOPELESS * (double)best_ns)
+            break;
     }
     ddp_free(t.memory);
 out_plan:
@@ -111,10 +116,12 @@ static ddp_status time_kinds(const ddpi_plan_parts *parts, int *best_out)
     few.dst_shape.dims[0] = src.dims[0];
     ddp_status st = DDP_OK;
     int best = KIND_GEMM;
-    for (int kind = 0; kind < KIND_COUNT && st == DDP_OK; kind++) {
+    int64_t best_ns = INT64_MAX;
+    for (int kind = KIND_COUNT - 1; kind >= 0 && st == DDP_OK; kind--) {
         ns[kind] = INT64_MAX;
         if (kind != KIND_BATCH || ddpi_conv_batch_fits(&few))
-            st = time_kind(kind, &few, &ns[kind]);
+            st = time_kind(kind, &few, best_ns, &ns[kind]);
+        best_ns = ddpi_min(best_ns, ns[kind]);
     }
     ddp_layout_unref(few.src);
     DDP_TRY(st);

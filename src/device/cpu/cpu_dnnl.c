@@ -42,6 +42,10 @@ static ddp_status check(dnnl_status_t status, const char *what)
 
 /* ---- descriptors of memory, by version ---- */
 
+struct ddpi_md {
+    dnnl_memory_desc_t desc;
+};
+
 typedef struct md_blocking {
     int ndims, inner_count;
     const dnnl_dim_t *dims, *padded, *strides, *inner_sizes, *inner_dims;
@@ -49,9 +53,6 @@ typedef struct md_blocking {
 
 #if DNNL_VERSION_MAJOR >= 3
 
-struct ddpi_md {
-    dnnl_memory_desc_t desc;
-};
 typedef const_dnnl_memory_desc_t md_view;
 
 static md_view view_of(const ddpi_md *md)
@@ -112,11 +113,6 @@ static bool blocking_of(const ddpi_md *md, md_blocking *out)
     return true;
 }
 
-static md_view queried_md(const_dnnl_primitive_desc_t desc, int query)
-{
-    return dnnl_primitive_desc_query_md(desc, (dnnl_query_t)query, 0);
-}
-
 static ddp_status append_relu(dnnl_post_ops_t ops)
 {
     return check(dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_relu, 0, 0), "append relu");
@@ -124,9 +120,6 @@ static ddp_status append_relu(dnnl_post_ops_t ops)
 
 #else
 
-struct ddpi_md {
-    dnnl_memory_desc_t desc;
-};
 typedef const dnnl_memory_desc_t *md_view;
 
 static md_view view_of(const ddpi_md *md)
@@ -173,17 +166,17 @@ static bool blocking_of(const ddpi_md *md, md_blocking *out)
     return true;
 }
 
-static md_view queried_md(const_dnnl_primitive_desc_t desc, int query)
-{
-    return dnnl_primitive_desc_query_md(desc, (dnnl_query_t)query, 0);
-}
-
 static ddp_status append_relu(dnnl_post_ops_t ops)
 {
     return check(dnnl_post_ops_append_eltwise(ops, 1, dnnl_eltwise_relu, 0, 0), "append relu");
 }
 
 #endif
+
+static md_view queried_md(const_dnnl_primitive_desc_t desc, int query)
+{
+    return dnnl_primitive_desc_query_md(desc, (dnnl_query_t)query, 0);
+}
 
 /* ---- descriptors of convolutions, by version ---- */
 
@@ -219,13 +212,6 @@ static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_requ
     }
 }
 
-static dnnl_status_t reorder_desc_create(dnnl_engine_t engine, md_view from, md_view to,
-                                         dnnl_primitive_attr_t attr,
-                                         dnnl_primitive_desc_t *desc_out)
-{
-    return dnnl_reorder_primitive_desc_create(desc_out, from, engine, to, engine, attr);
-}
-
 #else
 
 static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_request *request,
@@ -255,13 +241,6 @@ static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_requ
         return status;
     return dnnl_primitive_desc_create(desc_out, &conv, attr, engine,
                                       request->forward != NULL ? request->forward->desc : NULL);
-}
-
-static dnnl_status_t reorder_desc_create(dnnl_engine_t engine, md_view from, md_view to,
-                                         dnnl_primitive_attr_t attr,
-                                         dnnl_primitive_desc_t *desc_out)
-{
-    return dnnl_reorder_primitive_desc_create(desc_out, from, engine, to, engine, attr);
 }
 
 #endif
@@ -555,8 +534,8 @@ ddp_status ddpi_prim_reorder(ddpi_dnnl *dnnl, const ddpi_md *from, const ddpi_md
     ddp_status st;
     DDP_TRY(DDP_ALLOC(prim, 1));
     DDP_TRY_GOTO(st, attr_create(false, &attr), err_prim);
-    const dnnl_status_t status =
-        reorder_desc_create(dnnl->engine, view_of(from), view_of(to), attr, &prim->desc);
+    const dnnl_status_t status = dnnl_reorder_primitive_desc_create(
+        &prim->desc, view_of(from), dnnl->engine, view_of(to), dnnl->engine, attr);
     dnnl_primitive_attr_destroy(attr);
     DDP_TRY_GOTO(st, check(status, "describe a reorder"), err_prim);
     DDP_TRY_GOTO(st, add_operand(dnnl, prim, 0, DNNL_ARG_FROM, view_of(from)), err_prim);
