@@ -60,20 +60,16 @@ static md_view view_of(const ddpi_md *md)
     return md->desc;
 }
 
-static ddp_status desc_init(ddpi_md *md, int ndims, const dnnl_dims_t dims,
-                            const dnnl_dim_t *strides)
+static dnnl_status_t desc_init(ddpi_md *md, int ndims, const dnnl_dims_t dims,
+                               const dnnl_dim_t *strides)
 {
-    return check(strides != NULL ? dnnl_memory_desc_create_with_strides(&md->desc, ndims, dims,
-                                                                        dnnl_f32, strides)
-                                 : dnnl_memory_desc_create_with_tag(&md->desc, ndims, dims,
-                                                                    dnnl_f32, dnnl_format_tag_any),
-                 "describe memory");
+    return dnnl_memory_desc_create_with_strides(&md->desc, ndims, dims, dnnl_f32, strides);
 }
 
-static ddp_status desc_init_tag(ddpi_md *md, const dnnl_dims_t dims, dnnl_format_tag_t tag)
+static dnnl_status_t desc_init_tag(ddpi_md *md, int ndims, const dnnl_dims_t dims,
+                                   dnnl_format_tag_t tag)
 {
-    return check(dnnl_memory_desc_create_with_tag(&md->desc, 4, dims, dnnl_f32, tag),
-                 "describe images");
+    return dnnl_memory_desc_create_with_tag(&md->desc, ndims, dims, dnnl_f32, tag);
 }
 
 static ddp_status desc_copy(ddpi_md *md, md_view from)
@@ -127,20 +123,16 @@ static md_view view_of(const ddpi_md *md)
     return &md->desc;
 }
 
-static ddp_status desc_init(ddpi_md *md, int ndims, const dnnl_dims_t dims,
-                            const dnnl_dim_t *strides)
+static dnnl_status_t desc_init(ddpi_md *md, int ndims, const dnnl_dims_t dims,
+                               const dnnl_dim_t *strides)
 {
-    return check(
-        strides != NULL
-            ? dnnl_memory_desc_init_by_strides(&md->desc, ndims, dims, dnnl_f32, strides)
-            : dnnl_memory_desc_init_by_tag(&md->desc, ndims, dims, dnnl_f32, dnnl_format_tag_any),
-        "describe memory");
+    return dnnl_memory_desc_init_by_strides(&md->desc, ndims, dims, dnnl_f32, strides);
 }
 
-static ddp_status desc_init_tag(ddpi_md *md, const dnnl_dims_t dims, dnnl_format_tag_t tag)
+static dnnl_status_t desc_init_tag(ddpi_md *md, int ndims, const dnnl_dims_t dims,
+                                   dnnl_format_tag_t tag)
 {
-    return check(dnnl_memory_desc_init_by_tag(&md->desc, 4, dims, dnnl_f32, tag),
-                 "describe images");
+    return dnnl_memory_desc_init_by_tag(&md->desc, ndims, dims, dnnl_f32, tag);
 }
 
 static ddp_status desc_copy(ddpi_md *md, md_view from)
@@ -289,7 +281,9 @@ ddp_status ddpi_md_create(const ddp_shape *shape, bool any, ddpi_md **md_out)
         step *= shape->dims[i];
     }
     DDP_TRY(DDP_ALLOC(md, 1));
-    const ddp_status st = desc_init(md, shape->ndim, dims, any ? NULL : strides);
+    const ddp_status st = check(any ? desc_init_tag(md, shape->ndim, dims, dnnl_format_tag_any)
+                                    : desc_init(md, shape->ndim, dims, strides),
+                                "describe memory");
     if (st != DDP_OK)
         ddp_free(md);
     else
@@ -411,7 +405,7 @@ ddp_status ddpi_md_like(const ddpi_md *md, const ddp_shape *shape, ddpi_md **md_
     for (int i = 0; i < shape->ndim; i++)
         dims[i] = shape->dims[i];
     DDP_TRY(DDP_ALLOC(like, 1));
-    const ddp_status st = desc_init_tag(like, dims, tag);
+    const ddp_status st = check(desc_init_tag(like, shape->ndim, dims, tag), "describe images");
     if (st != DDP_OK)
         ddp_free(like);
     else
