@@ -160,7 +160,7 @@ DDP_CALL ddp_status ddp_op_sgd(ddp_device *device, ddp_stream *stream, const ddp
 /* dst += src over count elements. */
 DDP_CALL ddp_status ddp_op_add(ddp_device *device, ddp_stream *stream, float *dst, const float *src,
                                size_t count);
-/* *sum_out += sum of squares, in double. */
+/* *sum_out += the sum of (scale * src)^2, in double. */
 DDP_CALL ddp_status ddp_op_sum_squares(ddp_device *device, ddp_stream *stream, const float *src,
                                        size_t count, double scale, double *sum_out);
 /* For evaluation: for each of n rows of [n][classes] logits (plain), the number of classes that
