@@ -32,5 +32,8 @@ else
     # Slots are cores here, also where cores are hardware threads.
     export OMPI_MCA_hwloc_base_use_hwthreads_as_cpus=1
 fi
+# Open MPI's topology library asks ten X displays for graphics cards, through name resolution: seconds, on
+# a host that cannot resolve "localhost".
+export HWLOC_COMPONENTS=${HWLOC_COMPONENTS:--gl}
 echo "mpirun -np $ranks build/ddp_train $*"
 exec mpirun -np "$ranks" "$root/build/ddp_train" "$@"

@@ -17,6 +17,9 @@ install_packages "${build_packages[@]}" dataset-fashion-mnist libcmocka-dev g++ 
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+# Open MPI's topology library asks ten X displays for graphics cards, through name resolution: seconds, on
+# a host that cannot resolve "localhost".
+export HWLOC_COMPONENTS=${HWLOC_COMPONENTS:--gl}
 jobs=$(nproc)
 failed=()
 reports=()

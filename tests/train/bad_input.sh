@@ -41,6 +41,18 @@ mpirun -np 1 "$program" "${small[@]}" --lr 0.1 : -np 2 "$program" "${small[@]}" 
 equal 'exit status of different options' "$code" 1
 equal 'cause of different options' "$(grep '^ddp_train: ' "$work/err" | grep -c 'lr=0.2.*lr=0.1')" 1
 
+# A loss that is no number ends all ranks with one line, and a full disk rank 0's neighbours too.
+wild=(--dataset synthetic --synthetic-train 640 --synthetic-test 64 --model mlp --mlp-widths 16
+    --lr 1e6 --weight-decay 1e6 --batch-size 64 --quiet --threads 1)
+for ranks in 3 loopback:3; do
+    refused 1 'not finite' $ranks "${wild[@]}" --run-dir "$work/wild"
+    equal 'status of a run that diverged' "$(cat "$work/wild/status")" failed
+    rm -rf "$work/wild"
+done
+mkdir "$work/full"
+ln -s /dev/full "$work/full/metrics.jsonl"
+refused 1 'No space left' 3 "${small[@]}" --run-dir "$work/full"
+
 touch "$work/file"
 for ranks in 1 4 loopback:2; do
     refused 1 "$work/file: a file has this name" $ranks "${small[@]}" --run-dir "$work/file/run"

@@ -6,6 +6,9 @@ set -euo pipefail
 export LC_ALL=C
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+# Open MPI's topology library asks ten X displays for graphics cards, through name resolution: seconds, on
+# a host that cannot resolve "localhost".
+export HWLOC_COMPONENTS=${HWLOC_COMPONENTS:--gl}
 program=${DDP_TRAIN:?the path of ddp_train}
 work=$(mktemp -d)
 failures=0
