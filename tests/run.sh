@@ -37,8 +37,12 @@ suite() {
     echo "== $name: tests $pattern of preset $preset, budget $budget s"
     ctest --test-dir "$dir" -R "$pattern" -E "$excluded" --output-on-failure --no-tests=error \
         --timeout "$budget" >"$log" 2>&1 || code=$?
-    [ $code -eq 0 ] || { failed+=("$name"); cat "$log"; }
-    sed -n '/tests passed/,$p' "$log"
+    if [ $code -eq 0 ]; then
+        sed -n '/tests passed/,$p' "$log"
+    else
+        failed+=("$name")
+        grep -vE '^ *Start |  Passed  ' "$log"
+    fi
     grep -E '\*\*\*Skipped' "$log" | sed 's/^/skipped: /'
     reports+=("$(printf '%-14s %4d s of %4d s: %s' "$name" $((SECONDS - start)) "$budget" \
         "$(grep -E 'tests passed' "$log" || echo 'no result')")")

@@ -15,7 +15,7 @@ mv installed prefix
 pc=$(dirname "$(find prefix -name ddp.pc)")
 [ -n "$pc" ] || { echo "ddp.pc is not installed"; exit 1; }
 
-"$cmake" -S "$here" -B by-cmake -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_C_COMPILER="$cc" >cmake.log ||
+"$cmake" -S "$here" -B by-cmake -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_C_COMPILER="$cc" >cmake.log ||
     { cat cmake.log; exit 1; }
 "$cmake" --build by-cmake >>cmake.log || { cat cmake.log; exit 1; }
 
