@@ -44,6 +44,7 @@ ddpi_proc_state ddpi_proc_read(int64_t pid, ddpi_proc_info *info_out)
     at += 2;
     if (*at == 'Z' || *at == 'X')
         return DDPI_PROC_DEAD;
+    info_out->stopped = *at == 'T' || *at == 't';
     for (int field = STATE_FIELD; field < START_FIELD; field++) {
         at = strchr(at, ' ');
         if (at == NULL)

@@ -13,6 +13,7 @@ typedef enum ddpi_proc_state {
 
 typedef struct ddpi_proc_info {
     uint64_t start_time; /* clock ticks since boot: with the pid, names a process for good */
+    bool stopped;        /* by a signal or a debugger */
 } ddpi_proc_info;
 
 ddpi_proc_state ddpi_proc_read(int64_t pid, ddpi_proc_info *info_out);

@@ -158,26 +158,55 @@ static bool keeps_waiting(const ddpi_side_view *view, const pending_work *work, 
     return view->entered > work->seq && view->finished <= work->seq;
 }
 
-/* Names the ranks that have not entered the work, or those that are stuck in it, and returns how
- * many there are. */
-static int append_ranks(const ddpi_watchdog *watchdog, const pending_work *work, bool entered,
-                        message *m)
+/* In another name space the pid means another process. */
+static bool is_stopped(const ddpi_side_view *view, uint64_t own_space)
 {
-    const char *verb = entered ? "is stuck in" : "has not entered";
-    char work_text[128];
-    int found = 0;
+    ddpi_proc_info proc;
 
-    describe(work, work_text, sizeof work_text);
+    return view->pid_space == own_space && ddpi_proc_read(view->pid, &proc) == DDPI_PROC_ALIVE &&
+           proc.stopped;
+}
+
+/* Has somebody stopped the process of a rank that the work waits for? */
+static bool any_stopped(const ddpi_watchdog *watchdog, const pending_work *work, bool entered,
+                        uint64_t own_space)
+{
     for (int i = 0; i < ddpi_side_count(watchdog->opts.side); i++) {
         ddpi_side_view view;
         ddpi_side_view_get(watchdog->opts.side, i, &view);
-        if (!keeps_waiting(&view, work, entered) || ++found > NAMED_RANKS)
+        if (keeps_waiting(&view, work, entered) && is_stopped(&view, own_space))
+            return true;
+    }
+    return false;
+}
+
+/* Names the ranks that have not entered the work, or those that are stuck in it, and returns how
+ * many there are. Where some of them are stopped, the others only wait for those, and are left out.
+ */
+static int append_ranks(const ddpi_watchdog *watchdog, const pending_work *work, bool entered,
+                        message *m)
+{
+    const ddpi_side *side = watchdog->opts.side;
+    ddpi_side_view view;
+    char work_text[128];
+    int found = 0;
+
+    ddpi_side_view_get(side, ddpi_side_index(side), &view);
+    uint64_t space = view.pid_space;
+    bool stopped = any_stopped(watchdog, work, entered, space);
+    const char *verb = entered ? "is stuck in" : "has not entered";
+    describe(work, work_text, sizeof work_text);
+    for (int i = 0; i < ddpi_side_count(side); i++) {
+        ddpi_side_view_get(side, i, &view);
+        if (!keeps_waiting(&view, work, entered) || (stopped && !is_stopped(&view, space)) ||
+            ++found > NAMED_RANKS)
             continue;
         if (found == 1)
-            append(m, "rank %d on %s %s %s for %.1f s", view.rank, view.host, verb, work_text,
+            append(m, "rank %d on %s %s%s %s for %.1f s", view.rank, view.host,
+                   stopped ? "is a stopped process and " : "", verb, work_text,
                    seconds_since(work->submit_ns, ddp_now_ns()));
         else
-            append(m, "; rank %d on %s neither", view.rank, view.host);
+            append(m, "; rank %d on %s %s", view.rank, view.host, entered ? "too" : "neither");
         append_last_seen(m, &view);
     }
     if (found > NAMED_RANKS)

@@ -254,6 +254,39 @@ static void test_stuck(void **state)
     trio_close(&t);
 }
 
+/* A rank that was stopped inside a work keeps the others in it: it alone is named. */
+static void test_stopped_rank(void **state)
+{
+    (void)state;
+    void *memory = shared_memory();
+    report r = {.calls = 0};
+    ddpi_side *side = open_side(memory, 0);
+    ddp_work work = gradient_work(5, 200);
+    pid_t child = fork();
+    if (child == 0) {
+        ddpi_side_opts opts = {memory, RANKS, 1, 1, "beta"};
+        ddpi_side *own;
+        if (ddpi_side_open(&opts, &own) != DDP_OK)
+            _exit(1);
+        ddpi_side_entered(own, &work);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, NULL, WUNTRACED), child);
+    ddpi_watchdog *watchdog = start_watchdog(side, true, &r);
+    ddpi_watchdog_begin(watchdog, &work);
+    assert_true(arrives(&r, 2000));
+    assert_non_null(
+        strstr(r.cause, "rank 1 on beta is a stopped process and is stuck in allreduce 5"));
+    assert_null(strstr(r.cause, "rank 0"));
+    assert_int_equal(r.status, DDP_ERR_TIMEOUT);
+    ddpi_watchdog_stop(watchdog);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    ddpi_side_close(side, false);
+    munmap(memory, ddpi_side_bytes(RANKS));
+}
+
 /* Works that end in time, in any order, and works without a deadline alarm nobody. */
 static void test_healthy(void **state)
 {
@@ -294,7 +327,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_rank), cmocka_unit_test(test_recorded_cause),
         cmocka_unit_test(test_orderly_end), cmocka_unit_test(test_laggard),
-        cmocka_unit_test(test_stuck),       cmocka_unit_test(test_healthy),
+        cmocka_unit_test(test_stuck),       cmocka_unit_test(test_stopped_rank),
+        cmocka_unit_test(test_healthy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
