@@ -125,14 +125,14 @@ static ddp_status time_kinds(const ddpi_plan_parts *parts, int *best_out)
     }
     ddp_layout_unref(few.src);
     DDP_TRY(st);
+    ddp_debug("convolution timed: direct %lld us, gemm %lld us, batch %lld us",
+              (long long)ns[KIND_DIRECT] / 1000, (long long)ns[KIND_GEMM] / 1000,
+              (long long)(ns[KIND_BATCH] < INT64_MAX ? ns[KIND_BATCH] / 1000 : -1));
     if (ns[KIND_BATCH] < INT64_MAX)
         ns[KIND_BATCH] = (int64_t)((double)ns[KIND_BATCH] * BATCH_BONUS);
     for (int kind = 0; kind < KIND_COUNT; kind++)
         if (ns[kind] < ns[best])
             best = kind;
-    ddp_debug("convolution timed: direct %lld us, gemm %lld us, batch %lld us",
-              (long long)ns[KIND_DIRECT] / 1000, (long long)ns[KIND_GEMM] / 1000,
-              (long long)(ns[KIND_BATCH] < INT64_MAX ? ns[KIND_BATCH] / 1000 : -1));
     *best_out = best;
     return DDP_OK;
 }
