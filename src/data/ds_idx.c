@@ -27,7 +27,7 @@ typedef struct idx_set {
     uint8_t *memory;  /* the node's */
     size_t own_bytes; /* 0; else memory is this rank's own, and so large */
     const uint8_t *images, *labels;
-    int64_t pixels; /* of one image */
+    int64_t height, width, pixels; /* of one image */
 } idx_set;
 
 /* One split's pair of files. */
@@ -41,15 +41,24 @@ typedef struct idx_files {
 typedef struct idx_source {
     const char *title;
     const char *where; /* how one comes by the files */
+    const char *const *class_names;
 } idx_source;
+
+static const char *const garments[CLASSES] = {
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot",
+};
+static const char *const digits[CLASSES] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
 
 static const idx_source fashion_mnist_source = {
     "Fashion-MNIST",
     "the Debian package dataset-fashion-mnist brings them in /usr/share/datasets/fashion-mnist",
+    garments,
 };
 static const idx_source mnist_source = {
     "MNIST",
     "they come with the MNIST database, as four .gz files",
+    digits,
 };
 
 /* ---- files, on a node's first rank ---- */
@@ -239,8 +248,13 @@ static ddp_status open_idx(const idx_source *source, const ddp_data_opts *opts, 
     const ddpi_idx_header *header = &o.header;
     o.set->images = o.set->memory;
     o.set->labels = o.set->memory + header->data_bytes;
+    o.set->height = header->height;
+    o.set->width = header->width;
     o.set->pixels = header->height * header->width;
-    *info_out = (ddp_dataset_info){{3, {1, header->height, header->width}}, header->count, CLASSES};
+    *info_out = (ddp_dataset_info){.shape = {3, {1, header->height, header->width}},
+                                   .count = header->count,
+                                   .classes = CLASSES,
+                                   .class_names = source->class_names};
     *self_out = o.set;
     return DDP_OK;
 }
@@ -276,18 +290,27 @@ static ddp_status idx_fetch(void *self, const int64_t *indices, int64_t n, float
     return DDP_OK;
 }
 
+static ddp_status idx_image(void *self, int64_t index, ddp_image *image_out)
+{
+    const idx_set *set = self;
+    *image_out = (ddp_image){.pixels = set->images + index * set->pixels,
+                             .bytes = true,
+                             .channels = 1,
+                             .height = set->height,
+                             .width = set->width,
+                             .stride_c = set->pixels,
+                             .stride_y = set->width,
+                             .stride_x = 1,
+                             .label = set->labels[index]};
+    return DDP_OK;
+}
+
 static const ddp_dataset_ops fashion_mnist_ops = {
-    "fashion-mnist",
-    fashion_mnist_open,
-    idx_fetch,
-    idx_close,
+    "fashion-mnist", fashion_mnist_open, idx_fetch, idx_close, idx_image,
 };
 
 static const ddp_dataset_ops mnist_ops = {
-    "mnist",
-    mnist_open,
-    idx_fetch,
-    idx_close,
+    "mnist", mnist_open, idx_fetch, idx_close, idx_image,
 };
 
 const ddp_dataset_ops *ddp_dataset_fashion_mnist(void)

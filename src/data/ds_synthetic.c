@@ -107,7 +107,8 @@ static ddp_status synthetic_open(const ddp_data_opts *opts, ddp_split split, ddp
         synthetic_close(set, comm);
         return st;
     }
-    *info_out = (ddp_dataset_info){opts->input_shape, count, opts->synthetic_classes};
+    *info_out = (ddp_dataset_info){
+        .shape = opts->input_shape, .count = count, .classes = opts->synthetic_classes};
     *self_out = set;
     return DDP_OK;
 }
@@ -133,10 +134,10 @@ static ddp_status synthetic_fetch(void *self, const int64_t *indices, int64_t n,
 }
 
 static const ddp_dataset_ops synthetic_ops = {
-    "synthetic",
-    synthetic_open,
-    synthetic_fetch,
-    synthetic_close,
+    .name = "synthetic",
+    .open = synthetic_open,
+    .fetch = synthetic_fetch,
+    .close = synthetic_close,
 };
 
 const ddp_dataset_ops *ddp_dataset_synthetic(void)

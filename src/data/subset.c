@@ -32,14 +32,25 @@ static ddp_status subset_fetch(void *self, const int64_t *indices, int64_t n, fl
     return DDP_OK;
 }
 
+static ddp_status subset_image(void *self, int64_t index, ddp_image *image_out)
+{
+    const subset *view = self;
+    return ddp_dataset_image(
+        view->whole, ddpi_permutation_at(&view->permutation, view->first + index), image_out);
+}
+
 static void subset_close(void *self, ddp_comm *comm)
 {
     (void)comm;
     ddp_free(self);
 }
 
-/* open is never called: ddp_dataset_subset() takes its place. */
-static const ddp_dataset_ops subset_ops = {"subset", NULL, subset_fetch, subset_close};
+/* open is never called: ddp_dataset_subset() takes its place. A view has image() if the whole has.
+ */
+static const ddp_dataset_ops fetched_ops = {
+    .name = "subset", .fetch = subset_fetch, .close = subset_close};
+static const ddp_dataset_ops lent_ops = {
+    .name = "subset", .fetch = subset_fetch, .close = subset_close, .image = subset_image};
 
 ddp_status ddp_dataset_subset(ddp_dataset *whole, uint64_t seed, int64_t first, int64_t count,
                               ddp_dataset **subset_out)
@@ -61,7 +72,8 @@ ddp_status ddp_dataset_subset(ddp_dataset *whole, uint64_t seed, int64_t first, 
     view->first = first;
     view->sample_count = ddp_shape_count(&info->shape);
     ddpi_permutation_init(&view->permutation, info->count, seed, DDP_RNG_SPLIT, 0);
-    *dataset = (ddp_dataset){&subset_ops, view, NULL, *info};
+    const ddp_dataset_ops *ops = ddp_dataset_has_image(whole) ? &lent_ops : &fetched_ops;
+    *dataset = (ddp_dataset){ops, view, NULL, *info};
     dataset->info.count = count;
     *subset_out = dataset;
     return DDP_OK;

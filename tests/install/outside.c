@@ -25,7 +25,7 @@ static ddp_status points_open(const ddp_data_opts *opts, ddp_split split, ddp_co
     }
     p->first = split == DDP_SPLIT_TRAIN ? 0 : SIDE * SIDE / 2;
     p->count = SIDE * SIDE / 2;
-    *info_out = (ddp_dataset_info){{3, {2, 1, 1}}, p->count, CLASSES};
+    *info_out = (ddp_dataset_info){.shape = {3, {2, 1, 1}}, .count = p->count, .classes = CLASSES};
     *self_out = p;
     return DDP_OK;
 }
@@ -69,7 +69,8 @@ static ddp_status small_build(ddp_model_builder *builder, const ddp_model_opts *
 int main(int argc, char **argv)
 {
     static const ddp_model_def small = {"small", "one hidden layer of 32", small_build};
-    static const ddp_dataset_ops dataset = {"points", points_open, points_fetch, points_close};
+    static const ddp_dataset_ops dataset = {
+        .name = "points", .open = points_open, .fetch = points_fetch, .close = points_close};
     const ddp_model_def *models[] = {&small};
     const ddp_dataset_ops *datasets[] = {&dataset};
     const ddp_app_extras extras = {models, 1, datasets, 1};

@@ -116,7 +116,38 @@ typedef struct rank {
     ddp_status fetched;
     float pixels[COUNT * PIXELS];
     int32_t labels[COUNT];
+    char class_name[32]; /* of class 9 */
+    ddp_status lent;
+    bool lent_right; /* every image lent is, as bytes, what was fetched */
 } rank;
+
+static bool same_image(const ddp_image *image, const float *pixels, int32_t label)
+{
+    if (!image->bytes || image->channels != 1 || image->height != HEIGHT || image->width != WIDTH ||
+        image->label != label)
+        return false;
+    const uint8_t *bytes = image->pixels;
+    for (int64_t y = 0; y < HEIGHT; y++)
+        for (int64_t x = 0; x < WIDTH; x++)
+            if ((float)bytes[y * image->stride_y + x * image->stride_x] / 255.0f !=
+                pixels[y * WIDTH + x])
+                return false;
+    return true;
+}
+
+static void borrow(rank *me, ddp_dataset *dataset)
+{
+    me->lent_right = true;
+    for (int64_t i = 0; i < COUNT && me->lent == DDP_OK; i++) {
+        int64_t at = COUNT - 1 - i; /* in the order of the fetch */
+        ddp_image image;
+        me->lent = ddp_dataset_image(dataset, i, &image);
+        if (me->lent == DDP_OK)
+            me->lent_right &= same_image(&image, me->pixels + at * PIXELS, me->labels[at]);
+    }
+    if (me->info.class_names != NULL)
+        snprintf(me->class_name, sizeof me->class_name, "%s", me->info.class_names[9]);
+}
 
 static void *run_rank(void *arg)
 {
@@ -130,6 +161,7 @@ static void *run_rank(void *arg)
             indices[i] = COUNT - 1 - i;
         me->info = *ddp_dataset_get_info(dataset);
         me->fetched = ddp_dataset_fetch(dataset, indices, COUNT, me->pixels, me->labels);
+        borrow(me, dataset);
         ddp_dataset_close(dataset);
     } else {
         snprintf(me->message, sizeof me->message, "%s", ddp_status_message());
@@ -197,6 +229,9 @@ static void test_good(void **state)
                     fail_msg("rank %d: %s", r, me->message);
                 assert_int_equal(me->info.count, COUNT);
                 assert_int_equal(me->info.classes, 10);
+                assert_int_equal(me->lent, DDP_OK);
+                assert_true(me->lent_right);
+                assert_string_equal(me->class_name, "Ankle boot");
                 assert_int_equal(me->info.shape.dims[0], 1);
                 assert_int_equal(me->info.shape.dims[1], HEIGHT);
                 assert_int_equal(me->info.shape.dims[2], WIDTH);
@@ -287,6 +322,7 @@ static void test_synthetic_is_equal_everywhere(void **state)
     for (int r = 0; r < 4; r++) {
         assert_int_equal(ranks[r].opened, DDP_OK);
         assert_int_equal(ranks[r].fetched, DDP_OK);
+        assert_int_equal(ranks[r].lent, DDP_ERR_UNSUPPORTED);
         assert_memory_equal(ranks[r].pixels, ranks[0].pixels, sizeof ranks[0].pixels);
         assert_memory_equal(ranks[r].labels, ranks[0].labels, sizeof ranks[0].labels);
     }

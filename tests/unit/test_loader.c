@@ -28,7 +28,7 @@ static ddp_status probe_open(const ddp_data_opts *opts, ddp_split split, ddp_com
 {
     (void)split;
     (void)comm;
-    *info_out = (ddp_dataset_info){{3, {CHANNELS, 2, 3}}, SIZE, 10};
+    *info_out = (ddp_dataset_info){.shape = {3, {CHANNELS, 2, 3}}, .count = SIZE, .classes = 10};
     *self_out = (void *)(uintptr_t)opts->seed; /* the test's own probe */
     return DDP_OK;
 }
@@ -59,7 +59,8 @@ static void probe_close(void *self, ddp_comm *comm)
     (void)comm;
 }
 
-static const ddp_dataset_ops probe_ops = {"probe", probe_open, probe_fetch, probe_close};
+static const ddp_dataset_ops probe_ops = {
+    .name = "probe", .open = probe_open, .fetch = probe_fetch, .close = probe_close};
 
 /* What every test needs. */
 typedef struct bench {

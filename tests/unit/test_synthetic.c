@@ -222,7 +222,8 @@ static ddp_status odd_open(const ddp_data_opts *opts, ddp_split split, ddp_comm 
 {
     (void)split;
     (void)comm;
-    *info_out = (ddp_dataset_info){opts->input_shape, opts->synthetic_train, 10};
+    *info_out = (ddp_dataset_info){
+        .shape = opts->input_shape, .count = opts->synthetic_train, .classes = 10};
     *self_out = (void *)(uintptr_t)opts->seed; /* counts how often it was closed */
     return DDP_OK;
 }
@@ -235,7 +236,7 @@ static void odd_close(void *self, ddp_comm *comm)
 
 static void test_own_data_set_is_checked(void **state)
 {
-    static const ddp_dataset_ops ops = {"odd", odd_open, NULL, odd_close};
+    static const ddp_dataset_ops ops = {.name = "odd", .open = odd_open, .close = odd_close};
     (void)state;
     ddp_comm *comm = open_world();
     int closed = 0;
@@ -251,6 +252,10 @@ static void test_own_data_set_is_checked(void **state)
     CHECK_FAILS(ddp_dataset_open(&ops, &opts, DDP_SPLIT_TRAIN, comm, &dataset), DDP_ERR_USAGE,
                 "5 samples of shape (none)");
     assert_int_equal(closed, 2);
+    opts.input_shape = make_opts().input_shape;
+    CHECK_FAILS(ddp_dataset_open(&ops, &opts, DDP_SPLIT_TRAIN, comm, &dataset), DDP_ERR_USAGE,
+                "data set odd has no image(), expected one from a set without fetch()");
+    assert_int_equal(closed, 3);
     assert_null(dataset);
     ddp_comm_close(comm);
 }
