@@ -26,7 +26,15 @@ extern "C" {
 /* Every buffer that holds numbers starts on this border (one AVX-512 register, one cache line). */
 #define DDP_ALIGN_BYTES 64
 
-typedef enum ddp_dtype { DDP_F32, DDP_F64, DDP_I32, DDP_I64, DDP_U64, DDP_U8 } ddp_dtype;
+typedef enum ddp_dtype {
+    DDP_F32,
+    DDP_F64,
+    DDP_I32,
+    DDP_I64,
+    DDP_U64,
+    DDP_U8,
+    DDP_BF16 /* the upper half of an f32 */
+} ddp_dtype;
 
 #define DDP_MAX_DIMS 6
 

@@ -28,11 +28,12 @@ typedef struct ddp_device_opts {
     ddp_conv_algo conv_algo;
     ddp_choose_fn choose; /* NULL: keep one's own choice */
     void *choose_arg;
+    bool emulate_bf16; /* allow bf16 plans on a device without bf16 arithmetic, slowly */
 } ddp_device_opts;
 
 #define DDP_DEVICE_OPTS_DEFAULTS                                                                   \
     {                                                                                              \
-        1, DDP_CONV_AUTO, NULL, NULL                                                               \
+        1, DDP_CONV_AUTO, NULL, NULL, false                                                        \
     }
 
 /* The CPU backend, over oneDNN. */
@@ -46,6 +47,8 @@ DDP_API void ddp_device_close(ddp_device *device);
 DDP_API const char *ddp_device_name(const ddp_device *device);
 /* For people and environment.json: processor, library and instruction set; owned by the device. */
 DDP_API const char *ddp_device_describe(const ddp_device *device);
+/* Whether it computes in bf16 by itself (AVX512-BF16 or AMX on a CPU). */
+DDP_API bool ddp_device_bf16(const ddp_device *device);
 /* Local. Measures the rate of large f32 matrix products on this device, in floating-point
  * operations a second; takes about 10 ms. */
 DDP_CALL ddp_status ddp_device_measure_peak(ddp_device *device, double *flops_out);

@@ -30,12 +30,16 @@ DDP_API void ddp_layout_unref(ddp_layout *layout);
 /* Bytes in memory, padding included; a multiple of 4. Padding elements are always 0. */
 DDP_API size_t ddp_layout_bytes(const ddp_layout *layout);
 DDP_API const ddp_shape *ddp_layout_shape(const ddp_layout *layout);
+/* DDP_F32 or DDP_BF16. */
+DDP_API ddp_dtype ddp_layout_dtype(const ddp_layout *layout);
+/* Row-major f32. */
 DDP_API bool ddp_layout_is_plain(const ddp_layout *layout);
 DDP_API bool ddp_layout_equal(const ddp_layout *a, const ddp_layout *b);
-/* A short name such as "plain" or "aBcd16b"; enters the start-up fingerprint. */
+/* A short name such as "plain", "aBcd16b" or "aBcd16b:bf16"; enters the start-up fingerprint. */
 DDP_API const char *ddp_layout_name(const ddp_layout *layout);
 /* Local, synchronous, for files, hashes and tests: plain host memory <-> device memory in `layout`.
- * May allocate. Padding is written as 0. */
+ * Elements of bf16 are widened, and rounded to the nearest. May allocate. Padding is written as 0.
+ */
 DDP_CALL ddp_status ddp_layout_import(ddp_device *device, const ddp_layout *layout,
                                       const float *plain, void *dst);
 DDP_CALL ddp_status ddp_layout_export(ddp_device *device, const ddp_layout *layout, const void *src,
@@ -80,6 +84,7 @@ typedef struct ddp_op_desc {
     ddp_op_kind kind;
     bool training;      /* false: no backward pass will be run */
     bool need_diff_src; /* false for the first layer: backward data is never run */
+    bool bf16;          /* convolution and linear: see below */
     union {
         ddp_conv2d_desc conv2d;
         ddp_linear_desc linear;
@@ -87,6 +92,10 @@ typedef struct ddp_op_desc {
         ddp_xent_desc xent;
     } u;
 } ddp_op_desc;
+
+/* With bf16, dst (and diff_dst) are bf16 and products are of bf16 numbers, summed in f32. The
+ * source may be of either type. Weights, biases and their gradients are always f32. The other
+ * operations keep their source's type. */
 
 /* Local, pure. Output shape (with batch) and weight shape ([out][in][kh][kw]; ndim 0 without
  * weights) for a source shape with batch; DDP_ERR_SHAPE says what does not fit, in the caller's

@@ -30,6 +30,11 @@ const char *ddp_device_describe(const ddp_device *device)
     return device->ops->describe(device);
 }
 
+bool ddp_device_bf16(const ddp_device *device)
+{
+    return device->ops->bf16(device);
+}
+
 ddp_status ddp_device_measure_peak(ddp_device *device, double *flops_out)
 {
     return device->ops->measure_peak(device, flops_out);

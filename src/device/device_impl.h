@@ -26,6 +26,7 @@ struct ddp_layout {
     ddp_device *device;
     int refs; /* through __atomic builtins: plans of several threads may share a layout */
     ddp_shape shape;
+    ddp_dtype dtype;
     size_t bytes;
     bool plain;
     char name[DDPI_LAYOUT_NAME_BYTES];
@@ -69,6 +70,7 @@ struct ddp_device_ops {
     ddp_status (*open)(const ddp_device_opts *opts, ddp_device **device_out);
     void (*close)(ddp_device *device);
     const char *(*describe)(const ddp_device *device);
+    bool (*bf16)(const ddp_device *device);
     ddp_status (*measure_peak)(ddp_device *device, double *flops_out);
     ddp_status (*alloc)(ddp_device *device, size_t bytes, void **memory_out);
     void (*free)(ddp_device *device, void *memory, size_t bytes);

@@ -39,6 +39,11 @@ const ddp_shape *ddp_layout_shape(const ddp_layout *layout)
     return &layout->shape;
 }
 
+ddp_dtype ddp_layout_dtype(const ddp_layout *layout)
+{
+    return layout->dtype;
+}
+
 bool ddp_layout_is_plain(const ddp_layout *layout)
 {
     return layout->plain;
@@ -77,6 +82,10 @@ ddp_status ddp_op_plan_create(ddp_device *device, const ddp_op_desc *desc, ddp_l
     ddp_shape dst_shape, weight_shape;
     DDP_ASSERT(src->device == device && (weights == NULL || weights->device == device));
     DDP_TRY(ddp_op_infer(desc, &src->shape, &dst_shape, &weight_shape));
+    if (desc->bf16 && !device->opts.emulate_bf16 && !ddp_device_bf16(device))
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED,
+                        "bf16: this processor has no instructions for it; it can be emulated, "
+                        "which is slow");
     if (weights != NULL && !ddp_shape_equal(&weights->shape, &weight_shape)) {
         char have[64], want[64];
         return DDP_FAIL(DDP_ERR_SHAPE, "weights are %s, but %s are needed",

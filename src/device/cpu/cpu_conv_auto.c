@@ -162,6 +162,8 @@ static ddp_status choose_kind(const ddpi_plan_parts *parts, int *kind_out)
 ddp_status ddpi_conv_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out)
 {
     int kind = KIND_GEMM;
+    if (parts->desc->bf16)
+        return ddpi_widened_create(parts, ddpi_conv_create, plan_out);
     DDP_TRY(choose_kind(parts, &kind));
     return creators[kind](parts, plan_out);
 }

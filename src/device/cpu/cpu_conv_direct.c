@@ -158,9 +158,9 @@ static ddp_status make_passes(direct_maker *maker)
 {
     const ddp_op_desc *desc = maker->parts->desc;
     const ddpi_plan_parts *parts = maker->parts;
-    DDP_TRY(ddpi_md_create(&parts->src->shape, true, &maker->any[0]));
-    DDP_TRY(ddpi_md_create(&parts->weight_shape, true, &maker->any[1]));
-    DDP_TRY(ddpi_md_create(&parts->dst_shape, true, &maker->any[2]));
+    DDP_TRY(ddpi_md_create(&parts->src->shape, DDP_F32, true, &maker->any[0]));
+    DDP_TRY(ddpi_md_create(&parts->weight_shape, DDP_F32, true, &maker->any[1]));
+    DDP_TRY(ddpi_md_create(&parts->dst_shape, DDP_F32, true, &maker->any[2]));
     DDP_TRY(make_forward(maker));
     if (!desc->training)
         return DDP_OK;

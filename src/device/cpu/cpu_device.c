@@ -113,6 +113,12 @@ static const char *device_describe(const ddp_device *device)
     return ((const ddpi_cpu_device *)device)->description;
 }
 
+static bool device_bf16(const ddp_device *device)
+{
+    (void)device;
+    return ddpi_dnnl_bf16();
+}
+
 static ddp_status device_measure_peak(ddp_device *device, double *flops_out)
 {
     enum { SIZE = 512, MIN_RUNS = 3, MAX_RUNS = 64 };
@@ -217,6 +223,7 @@ const ddp_device_ops *ddp_device_cpu(void)
         .open = device_open,
         .close = device_close,
         .describe = device_describe,
+        .bf16 = device_bf16,
         .measure_peak = device_measure_peak,
         .alloc = memory_alloc,
         .free = memory_free,

@@ -1,35 +1,16 @@
-/* cpu_dnnl.c - everything that knows oneDNN's C API, in its versions 2 and 3.
+/* cpu_dnnl.c - oneDNN's engine and memory descriptors, in its versions 2 and 3.
  *
- * Version 3 made memory descriptors opaque and merged operation descriptors into primitive
- * descriptors; the differences stay in the functions of the first two sections. Primitives take
- * their scratch memory from the caller, so that running one allocates nothing. An engine is shared
- * by a device's primitives; each primitive has a stream of its own, since streams of the CPU hold
- * no thread and cost nothing. No global state of ours; the library locks its own. */
-#include "device/cpu/cpu_dnnl.h"
-
-#include <dnnl.h>
+ * Version 3 made memory descriptors opaque; the difference stays in this file's first section. The
+ * library's primitives are in cpu_dnnl_prim.c and cpu_dnnl_conv.c. An engine is shared by a
+ * device's primitives. No global state of ours; the library locks its own. */
+#include <dnnl_debug.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "ddp/memory.h"
+#include "device/cpu/cpu_dnnl_impl.h"
 
-#define MAX_OPERANDS 5 /* of a convolution, with scratch memory */
-
-struct ddpi_dnnl {
-    dnnl_engine_t engine;
-};
-
-struct ddpi_prim {
-    dnnl_stream_t stream;
-    dnnl_primitive_desc_t desc;
-    dnnl_primitive_t primitive;
-    int operand_count; /* without scratch memory */
-    dnnl_exec_arg_t args[MAX_OPERANDS];
-    int queries[3]; /* what asks for the operands' descriptors; reorders need none */
-    size_t scratch_bytes;
-};
-
-static ddp_status check(dnnl_status_t status, const char *what)
+ddp_status ddpi_dnnl_check(dnnl_status_t status, const char *what)
 {
     if (status == dnnl_success)
         return DDP_OK;
@@ -42,10 +23,6 @@ static ddp_status check(dnnl_status_t status, const char *what)
 
 /* ---- descriptors of memory, by version ---- */
 
-struct ddpi_md {
-    dnnl_memory_desc_t desc;
-};
-
 typedef struct md_blocking {
     int ndims, inner_count;
     const dnnl_dim_t *dims, *padded, *strides, *inner_sizes, *inner_dims;
@@ -53,28 +30,28 @@ typedef struct md_blocking {
 
 #if DNNL_VERSION_MAJOR >= 3
 
-typedef const_dnnl_memory_desc_t md_view;
-
-static md_view view_of(const ddpi_md *md)
-{
-    return md->desc;
-}
-
 static dnnl_status_t desc_init(ddpi_md *md, int ndims, const dnnl_dims_t dims,
-                               const dnnl_dim_t *strides)
+                               const dnnl_dim_t *strides, dnnl_data_type_t type)
 {
-    return dnnl_memory_desc_create_with_strides(&md->desc, ndims, dims, dnnl_f32, strides);
+    return dnnl_memory_desc_create_with_strides(&md->desc, ndims, dims, type, strides);
 }
 
 static dnnl_status_t desc_init_tag(ddpi_md *md, int ndims, const dnnl_dims_t dims,
-                                   dnnl_format_tag_t tag)
+                                   dnnl_format_tag_t tag, dnnl_data_type_t type)
 {
-    return dnnl_memory_desc_create_with_tag(&md->desc, ndims, dims, dnnl_f32, tag);
+    return dnnl_memory_desc_create_with_tag(&md->desc, ndims, dims, type, tag);
 }
 
-static ddp_status desc_copy(ddpi_md *md, md_view from)
+static dnnl_data_type_t data_type_of(const ddpi_md *md)
 {
-    return check(dnnl_memory_desc_clone(&md->desc, from), "copy a memory description");
+    dnnl_data_type_t type = dnnl_data_type_undef;
+    (void)dnnl_memory_desc_query(md->desc, dnnl_query_data_type, &type);
+    return type;
+}
+
+static ddp_status desc_copy(ddpi_md *md, ddpi_md_view from)
+{
+    return ddpi_dnnl_check(dnnl_memory_desc_clone(&md->desc, from), "copy a memory description");
 }
 
 static void desc_release(ddpi_md *md)
@@ -109,33 +86,26 @@ static bool blocking_of(const ddpi_md *md, md_blocking *out)
     return true;
 }
 
-static ddp_status append_relu(dnnl_post_ops_t ops)
-{
-    return check(dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_relu, 0, 0), "append relu");
-}
-
 #else
 
-typedef const dnnl_memory_desc_t *md_view;
-
-static md_view view_of(const ddpi_md *md)
-{
-    return &md->desc;
-}
-
 static dnnl_status_t desc_init(ddpi_md *md, int ndims, const dnnl_dims_t dims,
-                               const dnnl_dim_t *strides)
+                               const dnnl_dim_t *strides, dnnl_data_type_t type)
 {
-    return dnnl_memory_desc_init_by_strides(&md->desc, ndims, dims, dnnl_f32, strides);
+    return dnnl_memory_desc_init_by_strides(&md->desc, ndims, dims, type, strides);
 }
 
 static dnnl_status_t desc_init_tag(ddpi_md *md, int ndims, const dnnl_dims_t dims,
-                                   dnnl_format_tag_t tag)
+                                   dnnl_format_tag_t tag, dnnl_data_type_t type)
 {
-    return dnnl_memory_desc_init_by_tag(&md->desc, ndims, dims, dnnl_f32, tag);
+    return dnnl_memory_desc_init_by_tag(&md->desc, ndims, dims, type, tag);
 }
 
-static ddp_status desc_copy(ddpi_md *md, md_view from)
+static dnnl_data_type_t data_type_of(const ddpi_md *md)
+{
+    return md->desc.data_type;
+}
+
+static ddp_status desc_copy(ddpi_md *md, ddpi_md_view from)
 {
     md->desc = *from;
     return DDP_OK;
@@ -158,83 +128,6 @@ static bool blocking_of(const ddpi_md *md, md_blocking *out)
     return true;
 }
 
-static ddp_status append_relu(dnnl_post_ops_t ops)
-{
-    return check(dnnl_post_ops_append_eltwise(ops, 1, dnnl_eltwise_relu, 0, 0), "append relu");
-}
-
-#endif
-
-static md_view queried_md(const_dnnl_primitive_desc_t desc, int query)
-{
-    return dnnl_primitive_desc_query_md(desc, (dnnl_query_t)query, 0);
-}
-
-/* ---- descriptors of convolutions, by version ---- */
-
-typedef struct conv_parts {
-    md_view src, weights, bias, dst; /* bias may be NULL */
-    dnnl_dims_t strides, pads, dilates;
-} conv_parts;
-
-static dnnl_prop_kind_t forward_kind(const ddpi_conv_request *request)
-{
-    return request->training ? dnnl_forward_training : dnnl_forward_inference;
-}
-
-#if DNNL_VERSION_MAJOR >= 3
-
-static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_request *request,
-                                      const conv_parts *p, dnnl_primitive_attr_t attr,
-                                      dnnl_primitive_desc_t *desc_out)
-{
-    switch (request->pass) {
-    case DDP_PASS_FORWARD:
-        return dnnl_convolution_forward_primitive_desc_create(
-            desc_out, engine, forward_kind(request), dnnl_convolution_direct, p->src, p->weights,
-            p->bias, p->dst, p->strides, p->dilates, p->pads, p->pads, attr);
-    case DDP_PASS_BACKWARD_DATA:
-        return dnnl_convolution_backward_data_primitive_desc_create(
-            desc_out, engine, dnnl_convolution_direct, p->src, p->weights, p->dst, p->strides,
-            p->dilates, p->pads, p->pads, request->forward->desc, attr);
-    default:
-        return dnnl_convolution_backward_weights_primitive_desc_create(
-            desc_out, engine, dnnl_convolution_direct, p->src, p->weights, p->bias, p->dst,
-            p->strides, p->dilates, p->pads, p->pads, request->forward->desc, attr);
-    }
-}
-
-#else
-
-static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_request *request,
-                                      const conv_parts *p, dnnl_primitive_attr_t attr,
-                                      dnnl_primitive_desc_t *desc_out)
-{
-    dnnl_convolution_desc_t conv;
-    dnnl_status_t status;
-    switch (request->pass) {
-    case DDP_PASS_FORWARD:
-        status = dnnl_convolution_forward_desc_init(&conv, forward_kind(request),
-                                                    dnnl_convolution_direct, p->src, p->weights,
-                                                    p->bias, p->dst, p->strides, p->pads, p->pads);
-        break;
-    case DDP_PASS_BACKWARD_DATA:
-        status = dnnl_convolution_backward_data_desc_init(&conv, dnnl_convolution_direct, p->src,
-                                                          p->weights, p->dst, p->strides, p->pads,
-                                                          p->pads);
-        break;
-    default:
-        status = dnnl_convolution_backward_weights_desc_init(&conv, dnnl_convolution_direct, p->src,
-                                                             p->weights, p->bias, p->dst,
-                                                             p->strides, p->pads, p->pads);
-        break;
-    }
-    if (status != dnnl_success)
-        return status;
-    return dnnl_primitive_desc_create(desc_out, &conv, attr, engine,
-                                      request->forward != NULL ? request->forward->desc : NULL);
-}
-
 #endif
 
 /* ---- engine ---- */
@@ -244,7 +137,8 @@ ddp_status ddpi_dnnl_open(ddpi_dnnl **dnnl_out)
     ddpi_dnnl *dnnl;
     ddp_status st;
     DDP_TRY(DDP_ALLOC(dnnl, 1));
-    DDP_TRY_GOTO(st, check(dnnl_engine_create(&dnnl->engine, dnnl_cpu, 0), "open the CPU"),
+    DDP_TRY_GOTO(st,
+                 ddpi_dnnl_check(dnnl_engine_create(&dnnl->engine, dnnl_cpu, 0), "open the CPU"),
                  err_free);
     *dnnl_out = dnnl;
     return DDP_OK;
@@ -261,17 +155,29 @@ void ddpi_dnnl_close(ddpi_dnnl *dnnl)
     ddp_free(dnnl);
 }
 
+bool ddpi_dnnl_bf16(void)
+{
+    const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
+    const unsigned bf16 = (unsigned)dnnl_cpu_isa_avx512_core_bf16;
+    return (isa & bf16) == bf16;
+}
+
 void ddpi_dnnl_describe(char *text, size_t text_bytes)
 {
     const dnnl_version_t *version = dnnl_version();
     snprintf(text, text_bytes, "oneDNN %d.%d.%d (isa 0x%x)", version->major, version->minor,
              version->patch, (unsigned)dnnl_get_effective_cpu_isa());
 }
-
 /* ---- memory descriptors ---- */
 
-ddp_status ddpi_md_create(const ddp_shape *shape, bool any, ddpi_md **md_out)
+static dnnl_data_type_t type_of(ddp_dtype dtype)
 {
+    return dtype == DDP_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+ddp_status ddpi_md_create(const ddp_shape *shape, ddp_dtype dtype, bool any, ddpi_md **md_out)
+{
+    const dnnl_data_type_t type = type_of(dtype);
     dnnl_dims_t dims = {0}, strides = {0};
     ddpi_md *md;
     int64_t step = 1;
@@ -281,9 +187,10 @@ ddp_status ddpi_md_create(const ddp_shape *shape, bool any, ddpi_md **md_out)
         step *= shape->dims[i];
     }
     DDP_TRY(DDP_ALLOC(md, 1));
-    const ddp_status st = check(any ? desc_init_tag(md, shape->ndim, dims, dnnl_format_tag_any)
-                                    : desc_init(md, shape->ndim, dims, strides),
-                                "describe memory");
+    const ddp_status st =
+        ddpi_dnnl_check(any ? desc_init_tag(md, shape->ndim, dims, dnnl_format_tag_any, type)
+                            : desc_init(md, shape->ndim, dims, strides, type),
+                        "describe memory");
     if (st != DDP_OK)
         ddp_free(md);
     else
@@ -291,7 +198,7 @@ ddp_status ddpi_md_create(const ddp_shape *shape, bool any, ddpi_md **md_out)
     return st;
 }
 
-static ddp_status md_clone(md_view from, ddpi_md **md_out)
+ddp_status ddpi_md_clone(ddpi_md_view from, ddpi_md **md_out)
 {
     ddpi_md *md;
     DDP_TRY(DDP_ALLOC(md, 1));
@@ -313,28 +220,31 @@ void ddpi_md_destroy(ddpi_md *md)
 
 bool ddpi_md_equal(const ddpi_md *a, const ddpi_md *b)
 {
-    return dnnl_memory_desc_equal(view_of(a), view_of(b)) != 0;
+    return dnnl_memory_desc_equal(ddpi_md_view_of(a), ddpi_md_view_of(b)) != 0;
 }
 
-bool ddpi_md_is_plain(const ddpi_md *md)
+ddp_dtype ddpi_md_dtype(const ddpi_md *md)
 {
-    md_blocking blocking;
+    return data_type_of(md) == dnnl_bf16 ? DDP_BF16 : DDP_F32;
+}
+
+bool ddpi_md_is_rows(const ddpi_md *md)
+{
+    md_blocking b;
     int64_t step = 1;
-    if (!blocking_of(md, &blocking) || blocking.inner_count != 0)
+    if (!blocking_of(md, &b) || b.inner_count != 0)
         return false;
-    for (int i = blocking.ndims - 1; i >= 0; i--) {
-        if (blocking.dims[i] != blocking.padded[i])
+    for (int i = b.ndims - 1; i >= 0; i--) {
+        if (b.dims[i] != b.padded[i] || (b.dims[i] > 1 && b.strides[i] != step))
             return false;
-        if (blocking.dims[i] > 1 && blocking.strides[i] != step)
-            return false;
-        step *= blocking.dims[i];
+        step *= b.dims[i];
     }
     return true;
 }
 
 size_t ddpi_md_bytes(const ddpi_md *md)
 {
-    return dnnl_memory_desc_get_size(view_of(md));
+    return dnnl_memory_desc_get_size(ddpi_md_view_of(md));
 }
 
 /* Dimensions from the slowest in memory to the fastest. */
@@ -405,7 +315,8 @@ ddp_status ddpi_md_like(const ddpi_md *md, const ddp_shape *shape, ddpi_md **md_
     for (int i = 0; i < shape->ndim; i++)
         dims[i] = shape->dims[i];
     DDP_TRY(DDP_ALLOC(like, 1));
-    const ddp_status st = check(desc_init_tag(like, shape->ndim, dims, tag), "describe images");
+    const ddp_status st = ddpi_dnnl_check(
+        desc_init_tag(like, shape->ndim, dims, tag, data_type_of(md)), "describe images");
     if (st != DDP_OK)
         ddp_free(like);
     else
@@ -413,186 +324,39 @@ ddp_status ddpi_md_like(const ddpi_md *md, const ddp_shape *shape, ddpi_md **md_
     return st;
 }
 
-/* ---- primitives ---- */
-
-static ddp_status attr_create(bool relu, dnnl_primitive_attr_t *attr_out)
+/* The library's tag of this arrangement; undef if it has none. */
+static dnnl_format_tag_t tag_of(const ddpi_md *md)
 {
-    dnnl_primitive_attr_t attr;
-    dnnl_post_ops_t ops;
-    ddp_status st;
-    DDP_TRY(check(dnnl_primitive_attr_create(&attr), "create attributes"));
-    DDP_TRY_GOTO(st,
-                 check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
-                       "set the scratch memory"),
-                 err_attr);
-    if (relu) {
-        DDP_TRY_GOTO(st, check(dnnl_post_ops_create(&ops), "create operations"), err_attr);
-        st = append_relu(ops);
-        if (st == DDP_OK)
-            st = check(dnnl_primitive_attr_set_post_ops(attr, ops), "set operations");
-        dnnl_post_ops_destroy(ops);
-        if (st != DDP_OK)
-            goto err_attr;
-    }
-    *attr_out = attr;
-    return DDP_OK;
-err_attr:
-    dnnl_primitive_attr_destroy(attr);
+    char name[64];
+    ddpi_md_name(md, name, sizeof name);
+    for (int tag = dnnl_format_tag_any + 1; tag < dnnl_format_tag_last; tag++)
+        if (strcmp(dnnl_fmt_tag2str((dnnl_format_tag_t)tag), name) == 0)
+            return (dnnl_format_tag_t)tag;
+    return dnnl_format_tag_undef;
+}
+
+ddp_status ddpi_md_retype(const ddpi_md *md, ddp_dtype dtype, ddpi_md **md_out)
+{
+    md_blocking b;
+    ddpi_md *other;
+    ddp_shape shape = {0};
+    dnnl_dims_t dims = {0};
+    if (!blocking_of(md, &b))
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED, "a layout that is not blocked has no other types");
+    shape.ndim = b.ndims;
+    for (int i = 0; i < b.ndims; i++)
+        dims[i] = shape.dims[i] = b.dims[i];
+    if (ddpi_md_is_rows(md))
+        return ddpi_md_create(&shape, dtype, false, md_out);
+    const dnnl_format_tag_t tag = tag_of(md);
+    if (tag == dnnl_format_tag_undef)
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED, "a layout without a name has no other types");
+    DDP_TRY(DDP_ALLOC(other, 1));
+    const ddp_status st = ddpi_dnnl_check(desc_init_tag(other, b.ndims, dims, tag, type_of(dtype)),
+                                          "describe memory");
+    if (st != DDP_OK)
+        ddp_free(other);
+    else
+        *md_out = other;
     return st;
-}
-
-static ddp_status add_operand(ddpi_dnnl *dnnl, ddpi_prim *prim, int index, int arg, md_view desc)
-{
-    prim->args[index].arg = arg;
-    return check(
-        dnnl_memory_create(&prim->args[index].memory, desc, dnnl->engine, DNNL_MEMORY_NONE),
-        "create a memory object");
-}
-
-/* Makes the primitive of prim->desc, its stream, and its scratch operand. */
-static ddp_status finish(ddpi_dnnl *dnnl, ddpi_prim *prim)
-{
-    md_view scratch = queried_md(prim->desc, dnnl_query_scratchpad_md);
-    prim->scratch_bytes = dnnl_memory_desc_get_size(scratch);
-    DDP_TRY(add_operand(dnnl, prim, prim->operand_count, DNNL_ARG_SCRATCHPAD, scratch));
-    DDP_TRY(check(dnnl_primitive_create(&prim->primitive, prim->desc), "create a primitive"));
-    return check(dnnl_stream_create(&prim->stream, dnnl->engine, dnnl_stream_default_flags),
-                 "create a stream");
-}
-
-static ddp_status finish_conv(ddpi_dnnl *dnnl, const ddpi_conv_request *request, ddpi_prim *prim,
-                              md_view bias)
-{
-    static const int args[3][DDPI_CONV_OPERANDS] = {
-        {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
-        {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST, 0},
-        {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS}};
-    static const int queries[3][3] = {
-        {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
-        {dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
-        {dnnl_query_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md}};
-    memcpy(prim->queries, queries[request->pass], sizeof prim->queries);
-    for (int i = 0; i < 3; i++)
-        DDP_TRY(add_operand(dnnl, prim, prim->operand_count++, args[request->pass][i],
-                            queried_md(prim->desc, prim->queries[i])));
-    if (bias != NULL)
-        DDP_TRY(add_operand(dnnl, prim, prim->operand_count++, args[request->pass][DDPI_CONV_BIAS],
-                            bias));
-    return finish(dnnl, prim);
-}
-
-static ddp_status create_conv(ddpi_dnnl *dnnl, const ddpi_conv_request *request,
-                              const ddpi_md *bias, ddpi_prim *prim)
-{
-    const ddp_conv2d_desc *conv = request->conv;
-    const conv_parts parts = {
-        .src = view_of(request->md[DDPI_CONV_SRC]),
-        .weights = view_of(request->md[DDPI_CONV_WEIGHTS]),
-        .dst = view_of(request->md[DDPI_CONV_DST]),
-        .bias = bias != NULL ? view_of(bias) : NULL,
-        .strides = {conv->stride_h, conv->stride_w},
-        .pads = {conv->pad_h, conv->pad_w},
-    };
-    dnnl_primitive_attr_t attr;
-    DDP_TRY(attr_create(conv->relu && request->pass == DDP_PASS_FORWARD, &attr));
-    const dnnl_status_t status = conv_desc_create(dnnl->engine, request, &parts, attr, &prim->desc);
-    dnnl_primitive_attr_destroy(attr);
-    DDP_TRY(check(status, "describe a convolution"));
-    return finish_conv(dnnl, request, prim, parts.bias);
-}
-
-ddp_status ddpi_prim_conv(ddpi_dnnl *dnnl, const ddpi_conv_request *request, ddpi_prim **prim_out)
-{
-    const ddp_shape bias_shape = {1, {request->conv->out_channels}};
-    ddpi_md *bias = NULL;
-    ddpi_prim *prim;
-    ddp_status st;
-    DDP_TRY(DDP_ALLOC(prim, 1));
-    if (request->conv->bias && request->pass != DDP_PASS_BACKWARD_DATA)
-        DDP_TRY_GOTO(st, ddpi_md_create(&bias_shape, false, &bias), err_prim);
-    DDP_TRY_GOTO(st, create_conv(dnnl, request, bias, prim), err_prim);
-    ddpi_md_destroy(bias);
-    *prim_out = prim;
-    return DDP_OK;
-err_prim:
-    ddpi_md_destroy(bias);
-    ddpi_prim_destroy(prim);
-    return st;
-}
-
-ddp_status ddpi_prim_reorder(ddpi_dnnl *dnnl, const ddpi_md *from, const ddpi_md *to,
-                             ddpi_prim **prim_out)
-{
-    dnnl_primitive_attr_t attr;
-    ddpi_prim *prim;
-    ddp_status st;
-    DDP_TRY(DDP_ALLOC(prim, 1));
-    DDP_TRY_GOTO(st, attr_create(false, &attr), err_prim);
-    const dnnl_status_t status = dnnl_reorder_primitive_desc_create(
-        &prim->desc, view_of(from), dnnl->engine, view_of(to), dnnl->engine, attr);
-    dnnl_primitive_attr_destroy(attr);
-    DDP_TRY_GOTO(st, check(status, "describe a reorder"), err_prim);
-    DDP_TRY_GOTO(st, add_operand(dnnl, prim, 0, DNNL_ARG_FROM, view_of(from)), err_prim);
-    DDP_TRY_GOTO(st, add_operand(dnnl, prim, 1, DNNL_ARG_TO, view_of(to)), err_prim);
-    prim->operand_count = 2;
-    DDP_TRY_GOTO(st, finish(dnnl, prim), err_prim);
-    *prim_out = prim;
-    return DDP_OK;
-err_prim:
-    ddpi_prim_destroy(prim);
-    return st;
-}
-
-void ddpi_prim_destroy(ddpi_prim *prim)
-{
-    if (prim == NULL)
-        return;
-    for (int i = 0; i < MAX_OPERANDS; i++)
-        if (prim->args[i].memory != NULL)
-            dnnl_memory_destroy(prim->args[i].memory);
-    if (prim->stream != NULL)
-        dnnl_stream_destroy(prim->stream);
-    if (prim->primitive != NULL)
-        dnnl_primitive_destroy(prim->primitive);
-    if (prim->desc != NULL)
-        dnnl_primitive_desc_destroy(prim->desc);
-    ddp_free(prim);
-}
-
-ddp_status ddpi_prim_md(const ddpi_prim *prim, int index, ddpi_md **md_out)
-{
-    return md_clone(queried_md(prim->desc, prim->queries[index]), md_out);
-}
-
-size_t ddpi_prim_scratch_bytes(const ddpi_prim *prim)
-{
-    return prim->scratch_bytes;
-}
-
-const char *ddpi_prim_impl(const ddpi_prim *prim)
-{
-    const char *name;
-    return dnnl_primitive_desc_query(prim->desc, dnnl_query_impl_info_str, 0, &name) == dnnl_success
-               ? name
-               : "unknown";
-}
-
-ddp_status ddpi_prim_run(ddpi_prim *prim, void *const *pointers, void *scratch)
-{
-    for (int i = 0; i < prim->operand_count; i++)
-        DDP_TRY(check(dnnl_memory_set_data_handle(prim->args[i].memory, pointers[i]),
-                      "set an operand"));
-    DDP_TRY(check(dnnl_memory_set_data_handle(prim->args[prim->operand_count].memory, scratch),
-                  "set the scratch memory"));
-    DDP_TRY(check(
-        dnnl_primitive_execute(prim->primitive, prim->stream, prim->operand_count + 1, prim->args),
-        "run a primitive"));
-    return check(dnnl_stream_wait(prim->stream), "wait for a primitive");
-}
-
-ddp_status ddpi_sgemm(const ddpi_gemm *gemm, const float *a, const float *b, float *c)
-{
-    return check(dnnl_sgemm(gemm->trans_a ? 'T' : 'N', gemm->trans_b ? 'T' : 'N', gemm->m, gemm->n,
-                            gemm->k, 1.0f, a, gemm->lda, b, gemm->ldb, gemm->beta, c, gemm->ldc),
-                 "matrix product");
 }

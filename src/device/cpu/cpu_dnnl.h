@@ -1,14 +1,14 @@
 /* cpu_dnnl.h - the part of oneDNN that the CPU device uses, the same for its versions 2 and 3.
  *
- * Only cpu_dnnl.c sees the library's own types. Memory descriptors are owned objects; a primitive
- * carries its memory objects, so that running it only sets pointers. */
+ * Only the files cpu_dnnl*.c see the library's own types. Memory descriptors are owned objects; a
+ * primitive carries its memory objects, so that running it only sets pointers. */
 #ifndef DDP_DEVICE_CPU_CPU_DNNL_H
 #define DDP_DEVICE_CPU_CPU_DNNL_H
 
 #include "ddp/op.h"
 
 typedef struct ddpi_dnnl ddpi_dnnl; /* engine; one per device */
-typedef struct ddpi_md ddpi_md;     /* memory descriptor of f32 data */
+typedef struct ddpi_md ddpi_md;     /* memory descriptor of f32 or bf16 data */
 typedef struct ddpi_prim ddpi_prim; /* a primitive; used by one thread at a time */
 
 DDP_INNER ddp_status ddpi_dnnl_open(ddpi_dnnl **dnnl_out);
@@ -16,13 +16,21 @@ void ddpi_dnnl_close(ddpi_dnnl *dnnl);
 /* Version and instruction set. */
 void ddpi_dnnl_describe(char *text, size_t text_bytes);
 
+/* Whether the processor has instructions for bf16. */
+bool ddpi_dnnl_bf16(void);
+
 /* ---- memory descriptors ---- */
 
 /* Row-major, or, with any, of a layout that a primitive may choose. */
-DDP_INNER ddp_status ddpi_md_create(const ddp_shape *shape, bool any, ddpi_md **md_out);
+DDP_INNER ddp_status ddpi_md_create(const ddp_shape *shape, ddp_dtype dtype, bool any,
+                                    ddpi_md **md_out);
+/* The same arrangement of elements of another type; DDP_ERR_UNSUPPORTED if there is none. */
+DDP_INNER ddp_status ddpi_md_retype(const ddpi_md *md, ddp_dtype dtype, ddpi_md **md_out);
 void ddpi_md_destroy(ddpi_md *md);
 bool ddpi_md_equal(const ddpi_md *a, const ddpi_md *b);
-bool ddpi_md_is_plain(const ddpi_md *md);
+ddp_dtype ddpi_md_dtype(const ddpi_md *md);
+/* Row-major without padding. */
+bool ddpi_md_is_rows(const ddpi_md *md);
 size_t ddpi_md_bytes(const ddpi_md *md);
 /* "aBcd16b" and the like: dimensions in memory order, large where an inner block splits them. */
 void ddpi_md_name(const ddpi_md *md, char *text, size_t text_bytes);

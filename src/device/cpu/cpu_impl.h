@@ -90,8 +90,13 @@ static inline const ddpi_cpu_layout *ddpi_cpu_layout_of(const ddp_layout *layout
     return (const ddpi_cpu_layout *)layout;
 }
 
+/* Elements in memory, padding included. */
+size_t ddpi_layout_elements(const ddp_layout *layout);
 DDP_INNER ddp_status ddpi_layout_plain(ddp_device *device, const ddp_shape *shape,
                                        ddp_layout **layout_out);
+/* Row-major, of any element type. */
+DDP_INNER ddp_status ddpi_layout_rows(ddp_device *device, const ddp_shape *shape, ddp_dtype dtype,
+                                      ddp_layout **layout_out);
 DDP_INNER ddp_status ddpi_layout_batch(ddp_device *device, const ddp_shape *shape,
                                        ddp_layout **layout_out);
 /* Takes over md, also on failure. */
@@ -101,6 +106,9 @@ DDP_INNER ddp_status ddpi_layout_of_md(ddp_device *device, const ddp_shape *shap
  * arrangement is not [planes][h][w][inner]. */
 DDP_INNER ddp_status ddpi_layout_like(const ddp_layout *layout, const ddp_shape *shape,
                                       ddp_layout **layout_out);
+/* The same arrangement for elements of another type; row-major where that cannot be. */
+DDP_INNER ddp_status ddpi_layout_retype(ddp_layout *layout, ddp_dtype dtype,
+                                        ddp_layout **layout_out);
 void ddpi_layout_destroy(ddp_layout *layout);
 bool ddpi_layout_equal(const ddp_layout *a, const ddp_layout *b);
 DDP_INNER ddp_status ddpi_layout_import(ddp_device *device, const ddp_layout *layout,
@@ -108,11 +116,31 @@ DDP_INNER ddp_status ddpi_layout_import(ddp_device *device, const ddp_layout *la
 DDP_INNER ddp_status ddpi_layout_export(ddp_device *device, const ddp_layout *layout,
                                         const void *src, float *plain);
 
+/* ---- copies between layouts (cpu_convert.c) ---- */
+
+typedef enum ddpi_step_kind {
+    DDPI_STEP_COPY,
+    DDPI_STEP_REORDER, /* between layouts of oneDNN */
+    DDPI_STEP_PACK,    /* plain to blocks of images */
+    DDPI_STEP_UNPACK,
+    DDPI_STEP_WIDEN, /* bf16 to f32 in the same places */
+    DDPI_STEP_NARROW
+} ddpi_step_kind;
+
+typedef struct ddpi_step {
+    ddpi_step_kind kind;
+    ddp_layout *to;  /* referenced */
+    ddpi_prim *prim; /* of a reorder */
+    size_t offset;   /* of the result in scratch memory; the last step's is the caller's */
+} ddpi_step;
+
 /* Copies a tensor from one layout to another. */
+#define DDPI_MAX_STEPS 4
 typedef struct ddpi_converter {
-    ddp_layout *from, *to; /* referenced */
-    ddpi_prim *reorder;    /* between layouts of oneDNN, NULL if none is needed */
-    bool two_steps;        /* blocks of images to or from a layout of oneDNN: through plain */
+    ddp_layout *from; /* referenced */
+    ddpi_step steps[DDPI_MAX_STEPS];
+    int step_count;
+    size_t library; /* the reorders' own scratch memory */
     size_t scratch_bytes;
 } ddpi_converter;
 
@@ -192,6 +220,10 @@ DDP_INNER ddp_status ddpi_pool_create(const ddpi_plan_parts *parts, ddpi_cpu_pla
 DDP_INNER ddp_status ddpi_relu_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_reshape_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_softmax_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
+
+/* Bf16 arithmetic as an f32 plan of create between conversions. */
+DDP_INNER ddp_status ddpi_widened_create(const ddpi_plan_parts *parts, ddpi_plan_creator create,
+                                         ddpi_cpu_plan **plan_out);
 
 /* ---- pointwise (cpu_pointwise.c) ---- */
 

@@ -211,6 +211,8 @@ ddp_status ddpi_linear_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan
     static const ddpi_cpu_op op = {linear_run, linear_destroy};
     ddpi_cpu_plan *base;
     ddp_status st;
+    if (parts->desc->bf16)
+        return ddpi_widened_create(parts, ddpi_linear_create, plan_out);
     DDP_TRY(ddpi_plan_alloc(parts, &op, sizeof(linear_plan), &base));
     linear_plan *plan = (linear_plan *)base;
     plan->linear = &base->base.desc.u.linear;

@@ -1,0 +1,134 @@
+/* cpu_dnnl_conv.c - oneDNN's convolution primitives, in its versions 2 and 3, which merged
+ * operation descriptors into primitive descriptors. */
+#include <string.h>
+
+#include "ddp/memory.h"
+#include "device/cpu/cpu_dnnl_impl.h"
+
+/* ---- descriptors of convolutions, by version ---- */
+
+typedef struct conv_parts {
+    ddpi_md_view src, weights, bias, dst; /* bias may be NULL */
+    dnnl_dims_t strides, pads, dilates;
+} conv_parts;
+
+static dnnl_prop_kind_t forward_kind(const ddpi_conv_request *request)
+{
+    return request->training ? dnnl_forward_training : dnnl_forward_inference;
+}
+
+#if DNNL_VERSION_MAJOR >= 3
+
+static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_request *request,
+                                      const conv_parts *p, dnnl_primitive_attr_t attr,
+                                      dnnl_primitive_desc_t *desc_out)
+{
+    switch (request->pass) {
+    case DDP_PASS_FORWARD:
+        return dnnl_convolution_forward_primitive_desc_create(
+            desc_out, engine, forward_kind(request), dnnl_convolution_direct, p->src, p->weights,
+            p->bias, p->dst, p->strides, p->dilates, p->pads, p->pads, attr);
+    case DDP_PASS_BACKWARD_DATA:
+        return dnnl_convolution_backward_data_primitive_desc_create(
+            desc_out, engine, dnnl_convolution_direct, p->src, p->weights, p->dst, p->strides,
+            p->dilates, p->pads, p->pads, request->forward->desc, attr);
+    default:
+        return dnnl_convolution_backward_weights_primitive_desc_create(
+            desc_out, engine, dnnl_convolution_direct, p->src, p->weights, p->bias, p->dst,
+            p->strides, p->dilates, p->pads, p->pads, request->forward->desc, attr);
+    }
+}
+
+#else
+
+static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_request *request,
+                                      const conv_parts *p, dnnl_primitive_attr_t attr,
+                                      dnnl_primitive_desc_t *desc_out)
+{
+    dnnl_convolution_desc_t conv;
+    dnnl_status_t status;
+    switch (request->pass) {
+    case DDP_PASS_FORWARD:
+        status = dnnl_convolution_forward_desc_init(&conv, forward_kind(request),
+                                                    dnnl_convolution_direct, p->src, p->weights,
+                                                    p->bias, p->dst, p->strides, p->pads, p->pads);
+        break;
+    case DDP_PASS_BACKWARD_DATA:
+        status = dnnl_convolution_backward_data_desc_init(&conv, dnnl_convolution_direct, p->src,
+                                                          p->weights, p->dst, p->strides, p->pads,
+                                                          p->pads);
+        break;
+    default:
+        status = dnnl_convolution_backward_weights_desc_init(&conv, dnnl_convolution_direct, p->src,
+                                                             p->weights, p->bias, p->dst,
+                                                             p->strides, p->pads, p->pads);
+        break;
+    }
+    if (status != dnnl_success)
+        return status;
+    return dnnl_primitive_desc_create(desc_out, &conv, attr, engine,
+                                      request->forward != NULL ? request->forward->desc : NULL);
+}
+
+#endif
+
+/* ---- making ---- */
+
+static ddp_status finish_conv(ddpi_dnnl *dnnl, const ddpi_conv_request *request, ddpi_prim *prim,
+                              ddpi_md_view bias)
+{
+    static const int args[3][DDPI_CONV_OPERANDS] = {
+        {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
+        {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST, 0},
+        {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS}};
+    static const int queries[3][3] = {
+        {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
+        {dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
+        {dnnl_query_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md}};
+    memcpy(prim->queries, queries[request->pass], sizeof prim->queries);
+    for (int i = 0; i < 3; i++)
+        DDP_TRY(ddpi_prim_operand(dnnl, prim, args[request->pass][i],
+                                  ddpi_prim_query(prim, prim->queries[i])));
+    if (bias != NULL)
+        DDP_TRY(ddpi_prim_operand(dnnl, prim, args[request->pass][DDPI_CONV_BIAS], bias));
+    return ddpi_prim_finish(dnnl, prim);
+}
+
+static ddp_status create_conv(ddpi_dnnl *dnnl, const ddpi_conv_request *request,
+                              const ddpi_md *bias, ddpi_prim *prim)
+{
+    const ddp_conv2d_desc *conv = request->conv;
+    const conv_parts parts = {
+        .src = ddpi_md_view_of(request->md[DDPI_CONV_SRC]),
+        .weights = ddpi_md_view_of(request->md[DDPI_CONV_WEIGHTS]),
+        .dst = ddpi_md_view_of(request->md[DDPI_CONV_DST]),
+        .bias = bias != NULL ? ddpi_md_view_of(bias) : NULL,
+        .strides = {conv->stride_h, conv->stride_w},
+        .pads = {conv->pad_h, conv->pad_w},
+    };
+    dnnl_primitive_attr_t attr;
+    DDP_TRY(ddpi_prim_attr(conv->relu && request->pass == DDP_PASS_FORWARD, &attr));
+    const dnnl_status_t status = conv_desc_create(dnnl->engine, request, &parts, attr, &prim->desc);
+    dnnl_primitive_attr_destroy(attr);
+    DDP_TRY(ddpi_dnnl_check(status, "describe a convolution"));
+    return finish_conv(dnnl, request, prim, parts.bias);
+}
+
+ddp_status ddpi_prim_conv(ddpi_dnnl *dnnl, const ddpi_conv_request *request, ddpi_prim **prim_out)
+{
+    const ddp_shape bias_shape = {1, {request->conv->out_channels}};
+    ddpi_md *bias = NULL;
+    ddpi_prim *prim;
+    ddp_status st;
+    DDP_TRY(DDP_ALLOC(prim, 1));
+    if (request->conv->bias && request->pass != DDP_PASS_BACKWARD_DATA)
+        DDP_TRY_GOTO(st, ddpi_md_create(&bias_shape, DDP_F32, false, &bias), err_prim);
+    DDP_TRY_GOTO(st, create_conv(dnnl, request, bias, prim), err_prim);
+    ddpi_md_destroy(bias);
+    *prim_out = prim;
+    return DDP_OK;
+err_prim:
+    ddpi_md_destroy(bias);
+    ddpi_prim_destroy(prim);
+    return st;
+}
