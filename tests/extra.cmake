@@ -5,6 +5,13 @@ foreach(lint layers sizes format headers banned selftest)
   set_tests_properties(lint.${lint} PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
 endforeach()
 
+# The bf16 operations once more as on processors that emulate them, or have nothing for them.
+foreach(isa AVX512_CORE AVX2)
+  add_test(NAME unit.bf16_${isa} COMMAND unit_bf16)
+  set_tests_properties(unit.bf16_${isa} PROPERTIES TIMEOUT 120
+    ENVIRONMENT "DNNL_MAX_CPU_ISA=${isa};ONEDNN_MAX_CPU_ISA=${isa}")
+endforeach()
+
 # train_test(NAME SECONDS SCRIPT ARGUMENT...)
 function(train_test name seconds script)
   add_test(NAME train.${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/train/${script}.sh ${ARGN})

@@ -42,6 +42,14 @@ static inline int forced_choice(void *arg, int mine, int count)
     return forced == DDP_TEST_OWN ? mine : forced;
 }
 
+static inline ddp_device *open_cpu_bf16(void)
+{
+    const ddp_device_opts opts = {.threads = 1, .emulate_bf16 = true};
+    ddp_device *device;
+    CHECK_OK(ddp_device_open(ddp_device_cpu(), &opts, &device));
+    return device;
+}
+
 static inline ddp_device *open_cpu(ddp_conv_algo algo, const int *forced, int threads)
 {
     const ddp_device_opts opts = {.threads = threads,
@@ -117,7 +125,23 @@ static inline void *imported(ddp_device *device, const ddp_layout *layout, const
     return memory;
 }
 
-/* Padding is 0: the sum over all bytes' floats of |x| is that of the plain elements. */
+/* The operand as the layout holds it: rounded, if its elements are bf16. */
+static inline void *imported_rounded(ddp_device *device, const ddp_layout *layout, tensor *t)
+{
+    void *memory = imported(device, layout, t->f);
+    CHECK_OK(ddp_layout_export(device, layout, memory, t->f));
+    for (size_t i = 0; i < t->count; i++)
+        t->d[i] = (double)t->f[i];
+    return memory;
+}
+
+static inline bool is_zero(const ddp_layout *layout, const void *memory, size_t i)
+{
+    return ddp_layout_dtype(layout) == DDP_BF16 ? ((const uint16_t *)memory)[i] == 0
+                                                : ((const float *)memory)[i] == 0;
+}
+
+/* Padding is 0: in memory there are as many elements that are not as in the plain tensor. */
 static inline void check_padding(ddp_device *device, const ddp_layout *layout, const void *memory)
 {
     const size_t count = (size_t)ddp_shape_count(ddp_layout_shape(layout));
@@ -125,8 +149,11 @@ static inline void check_padding(ddp_device *device, const ddp_layout *layout, c
     size_t nonzero[2] = {0, 0};
     assert_non_null(plain);
     CHECK_OK(ddp_layout_export(device, layout, memory, plain));
-    for (size_t i = 0; i < ddp_layout_bytes(layout) / sizeof(float); i++)
-        nonzero[0] += ((const float *)memory)[i] != 0;
+    size_t elements = ddp_layout_bytes(layout) / ddp_dtype_bytes(ddp_layout_dtype(layout));
+    if (ddp_layout_dtype(layout) == DDP_BF16 && elements == count + 1)
+        elements--; /* a filler */
+    for (size_t i = 0; i < elements; i++)
+        nonzero[0] += !is_zero(layout, memory, i);
     for (size_t i = 0; i < count; i++)
         nonzero[1] += plain[i] != 0;
     assert_int_equal(nonzero[0], nonzero[1]);
@@ -159,7 +186,7 @@ static inline void case_open(op_case *c, ddp_device *device, const ddp_op_desc *
     ddp_layout *in = src_layout != NULL ? src_layout : plain;
     tensor_init(&c->src, src, 11);
     tensor_init(&c->diff_src, src, 0);
-    c->args.src = imported(device, in, c->src.f);
+    c->args.src = imported_rounded(device, in, &c->src);
     c->args.diff_src = buffer(ddp_layout_bytes(in));
     c->args.workspace = buffer(ddp_op_plan_workspace_bytes(c->plan));
     c->args.scratch = buffer(ddp_op_plan_scratch_bytes(c->plan));
@@ -170,7 +197,7 @@ static inline void case_open(op_case *c, ddp_device *device, const ddp_op_desc *
         tensor_init(&c->dst, &dst_shape, 0);
         tensor_init(&c->diff_dst, &dst_shape, 22);
         c->args.dst = buffer(ddp_layout_bytes(out));
-        c->args.diff_dst = imported(device, out, c->diff_dst.f);
+        c->args.diff_dst = imported_rounded(device, out, &c->diff_dst);
     }
     if (weight_shape.ndim == 0)
         return;
