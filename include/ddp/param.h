@@ -23,8 +23,8 @@ typedef enum ddp_param_flags {
 /* How a parameter is drawn at the start, in plain order, from (seed, DDP_RNG_INIT, its init
  * number). */
 typedef struct ddp_param_init {
-    enum { DDP_INIT_ZERO, DDP_INIT_NORMAL, DDP_INIT_UNIFORM } kind;
-    double scale; /* standard deviation, or half width */
+    enum { DDP_INIT_ZERO, DDP_INIT_NORMAL, DDP_INIT_UNIFORM, DDP_INIT_CONSTANT } kind;
+    double scale; /* standard deviation, half width, or the value */
 } ddp_param_init;
 
 typedef struct ddp_param {

@@ -41,6 +41,10 @@ static void draw(const ddp_param *param, uint64_t seed, float *plain)
         for (size_t i = 0; i < count; i++)
             plain[i] = (2.0f * ddp_rng_uniform(&rng, i) - 1.0f) * scale;
         return;
+    case DDP_INIT_CONSTANT:
+        for (size_t i = 0; i < count; i++)
+            plain[i] = scale;
+        return;
     }
     DDP_ASSERT(!"a kind of ddp_param_init");
 }
