@@ -22,7 +22,8 @@ typedef enum ddp_rng_purpose {
     DDP_RNG_DROPOUT = 4,
     DDP_RNG_AUGMENT = 5,
     DDP_RNG_SPLIT = 6, /* which samples are held out for validation */
-    DDP_RNG_TEST = 7
+    DDP_RNG_TEST = 7,
+    DDP_RNG_MIXUP = 8 /* weights and partners */
 } ddp_rng_purpose;
 
 typedef struct ddp_rng {

@@ -45,12 +45,20 @@ static void subset_close(void *self, ddp_comm *comm)
     ddp_free(self);
 }
 
-/* open is never called: ddp_dataset_subset() takes its place. A view has image() if the whole has.
- */
+/* open is never called: ddp_dataset_subset() takes its place. A view has what the whole has. */
 static const ddp_dataset_ops fetched_ops = {
     .name = "subset", .fetch = subset_fetch, .close = subset_close};
 static const ddp_dataset_ops lent_ops = {
+    .name = "subset", .close = subset_close, .image = subset_image};
+static const ddp_dataset_ops both_ops = {
     .name = "subset", .fetch = subset_fetch, .close = subset_close, .image = subset_image};
+
+static const ddp_dataset_ops *ops_like(const ddp_dataset_ops *whole)
+{
+    if (whole->image == NULL)
+        return &fetched_ops;
+    return whole->fetch == NULL ? &lent_ops : &both_ops;
+}
 
 ddp_status ddp_dataset_subset(ddp_dataset *whole, uint64_t seed, int64_t first, int64_t count,
                               ddp_dataset **subset_out)
@@ -72,8 +80,7 @@ ddp_status ddp_dataset_subset(ddp_dataset *whole, uint64_t seed, int64_t first, 
     view->first = first;
     view->sample_count = ddp_shape_count(&info->shape);
     ddpi_permutation_init(&view->permutation, info->count, seed, DDP_RNG_SPLIT, 0);
-    const ddp_dataset_ops *ops = ddp_dataset_has_image(whole) ? &lent_ops : &fetched_ops;
-    *dataset = (ddp_dataset){ops, view, NULL, *info};
+    *dataset = (ddp_dataset){ops_like(whole->ops), view, NULL, *info};
     dataset->info.count = count;
     *subset_out = dataset;
     return DDP_OK;
