@@ -15,6 +15,7 @@ typedef struct ddp_trainer_opts {
     int64_t eval_every;     /* epochs; 0: only at the end */
     int64_t check_replicas; /* compare parameters' hashes every N steps; 0: at the start only */
     double lr;
+    double target_accuracy; /* end after an evaluation that reaches it; 0: none */
 } ddp_trainer_opts;
 
 /* What stays the same during a run, for observers. */
@@ -43,6 +44,7 @@ typedef struct ddp_run_summary {
     ddp_eval_result test;
     double images_per_s; /* median over steps */
     double seconds;
+    double seconds_to_target; /* below 0: target_accuracy was not reached, or not set */
     uint64_t weights_hash;
 } ddp_run_summary;
 

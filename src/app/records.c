@@ -1,6 +1,7 @@
 /* records.c - what a run says about itself: at its start (the run record, environment.json, the
  * model's table) and at its end (the summary record and the last lines on the console). */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -186,11 +187,30 @@ static ddp_status write_summary(const ddpi_run *run, int64_t rss)
         ddp_json_set_number(record, "val_accuracy", share(run->val.top1, run->val.count));
     ddp_json_set_number(record, "images_per_s", s->images_per_s);
     ddp_json_set_number(record, "seconds", s->seconds);
+    if (run->config.trainer.target_accuracy > 0) {
+        ddp_json_set_number(record, "target_accuracy", run->config.trainer.target_accuracy);
+        /* Not reached: null, as a number that is none. */
+        ddp_json_set_number(record, "seconds_to_target",
+                            s->seconds_to_target >= 0 ? s->seconds_to_target : NAN);
+    }
     ddp_json_set_int(record, "peak_rss_bytes", rss);
     snprintf(hash, sizeof hash, "%016" PRIx64, s->weights_hash);
     ddp_json_set_string(record, "weights_xxh3", hash);
     DDP_TRY(ddp_metrics_write(run->metrics, record));
     return ddp_metrics_flush(run->metrics);
+}
+
+static void print_target(const ddpi_run *run)
+{
+    double target = run->config.trainer.target_accuracy;
+    const ddp_run_summary *s = &run->summary;
+
+    if (target > 0 && s->seconds_to_target >= 0)
+        ddp_log_print("target accuracy %g reached after %" PRId64 " epochs, %" PRId64
+                      " steps, %.1f s",
+                      target, s->epochs, s->steps, s->seconds_to_target);
+    else if (target > 0)
+        ddp_log_print("target accuracy %g not reached", target);
 }
 
 static void print_end(const ddpi_run *run)
@@ -207,6 +227,7 @@ static void print_end(const ddpi_run *run)
     else
         ddp_log_print("%.0f images/s (median step), %" PRId64 " steps, %.1f s", s->images_per_s,
                       s->steps, s->seconds);
+    print_target(run);
     ddp_log_print("run directory %s", run->dir);
 }
 

@@ -19,6 +19,7 @@ typedef struct trainer {
     int64_t steps; /* done */
     double *rates; /* images/s of the last steps, a ring */
     ddp_eval_result last_eval;
+    bool on_target; /* last_eval reaches the target */
 } trainer;
 
 static bool out_of_steps(const trainer *t)
@@ -89,6 +90,13 @@ static bool evaluates(const trainer *t, int64_t epoch)
     return t->parts->eval != NULL && (last || due);
 }
 
+/* The hits are sums over all ranks, so that all of them decide alike. */
+static bool reaches_target(const trainer *t)
+{
+    double accuracy = (double)t->last_eval.top1 / (double)t->last_eval.count;
+    return t->opts->target_accuracy > 0 && accuracy >= t->opts->target_accuracy;
+}
+
 static ddp_status run_epoch(trainer *t, int64_t epoch)
 {
     ddp_epoch_stats stats = {.epoch = epoch + 1};
@@ -104,6 +112,7 @@ static ddp_status run_epoch(trainer *t, int64_t epoch)
         DDP_TRY(ddp_eval_run(t->parts->eval, &t->last_eval));
         stats.evaluated = true;
         stats.test = t->last_eval;
+        t->on_target = reaches_target(t);
     }
     return tell_epoch(t, &stats);
 }
@@ -128,11 +137,12 @@ static ddp_status run_all(trainer *t, ddp_run_summary *summary)
     int64_t start = ddp_now_ns();
     DDP_TRY(check_replicas(t));
     DDP_TRY(ddp_loader_seek(t->parts->loader, 0, 0));
-    for (int64_t epoch = 0; epoch < t->opts->epochs && !out_of_steps(t); epoch++) {
+    for (int64_t epoch = 0; epoch < t->opts->epochs && !out_of_steps(t) && !t->on_target; epoch++) {
         DDP_TRY(run_epoch(t, epoch));
         summary->epochs = epoch + 1;
     }
     summary->seconds = (double)(ddp_now_ns() - start) * 1e-9;
+    summary->seconds_to_target = t->on_target ? summary->seconds : -1;
     summary->steps = t->steps;
     summary->test = t->last_eval;
     summary->images_per_s = median_rate(t);
