@@ -64,8 +64,9 @@ typedef struct ddp_config {
     ddp_device_opts device; /* threads: see ddp_config_machine(); choose is the program's */
     ddp_comm_opts comm;
     ddp_reducer_opts reducer;
-    ddp_optim_opts optim;     /* lr as given */
-    ddp_trainer_opts trainer; /* lr: effective */
+    ddp_optim_opts optim;         /* lr as given */
+    ddp_trainer_opts trainer;     /* lr: effective */
+    ddp_transform_opts transform; /* mean and deviation are the program's to set */
     ddp_normalize normalize;
     int64_t global_batch, shards; /* per step, over all ranks */
     int workers;                  /* loader threads of this rank */

@@ -7,8 +7,8 @@
 #define DDP_EVAL_H
 
 #include "ddp/comm.h"
-#include "ddp/dataset.h"
 #include "ddp/model.h"
+#include "ddp/transform.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,8 +25,7 @@ typedef struct ddp_eval_result {
 typedef struct ddp_eval ddp_eval;
 
 typedef struct ddp_eval_opts {
-    const float *mean, *deviation; /* per channel, borrowed; NULL: none */
-    int channels;
+    const ddp_transform *transform; /* borrowed; NULL: samples as the data set fetches them */
 } ddp_eval_opts;
 
 /* Local, but plans the model for the block sizes. All pointers are borrowed. */

@@ -8,6 +8,7 @@
 #include "ddp/dataset.h"
 #include "ddp/device.h"
 #include "ddp/sampler.h"
+#include "ddp/transform.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,8 +19,8 @@ typedef struct ddp_loader_opts {
     int64_t first_shard, shard_count; /* this rank's run of logical shards */
     int workers;                      /* 0: prepare in the caller */
     int ring;                         /* ready batches to keep, at least 2 */
-    const float *mean, *deviation;    /* per channel, copied; NULL: none */
-    int channels;                     /* entries of mean and deviation */
+    const ddp_transform *transform;   /* borrowed; NULL: samples as the data set fetches them */
+    double mixup;                     /* alpha of its weights; 0: none */
 } ddp_loader_opts;
 
 typedef struct ddp_batch {
@@ -28,6 +29,10 @@ typedef struct ddp_batch {
     const float *inputs;   /* [count][c][h][w], host memory of the device */
     const int32_t *labels; /* [count] */
     const int64_t *indices;
+    /* With mixup, else NULL: inputs are mix * the sample's + (1 - mix) * its partner's, and the
+     * partner's label counts with 1 - mix. [count] each. */
+    const int32_t *labels2;
+    const float *mix;
     int64_t wait_ns; /* how long the consumer waited for it */
 } ddp_batch;
 

@@ -58,6 +58,9 @@ typedef struct ddp_model_input {
     const float *inputs;
     const int32_t *labels;
     int64_t count;
+    /* With both, a sample's loss is mix * that of labels + (1 - mix) * that of labels2. */
+    const int32_t *labels2;
+    const float *mix;
 } ddp_model_input;
 
 /* Training pass over a planned batch size. *loss_sum_out is the sum of the samples' losses.

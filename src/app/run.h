@@ -40,6 +40,8 @@ typedef struct ddpi_run_data {
     ddp_dataset *train; /* whole, or the part of it that --val-split leaves */
     ddp_dataset *val;   /* NULL without --val-split */
     ddp_dataset *test;
+    ddp_transform *train_transform; /* NULL with --eval-only */
+    ddp_transform *eval_transform;  /* of test and val */
     ddp_sampler sampler;
 } ddpi_run_data;
 

@@ -58,6 +58,20 @@ static ddp_status open_train(ddpi_run *run, const ddp_dataset_ops *ops)
     return check_sampler(run);
 }
 
+static ddp_status make_transforms(ddpi_run *run, const ddp_dataset_info *info)
+{
+    const ddp_normalize *n = &run->config.normalize;
+    ddp_transform_opts opts = run->config.transform;
+
+    opts.mean = n->count > 0 ? n->mean : NULL;
+    opts.deviation = n->count > 0 ? n->deviation : NULL;
+    opts.channels = n->count;
+    DDP_TRY(ddp_transform_create(&opts, info, false, &run->data.eval_transform));
+    if (run->config.run.eval_only)
+        return DDP_OK;
+    return ddp_transform_create(&opts, info, true, &run->data.train_transform);
+}
+
 ddp_status ddpi_run_open_data(ddpi_run *run)
 {
     const ddp_dataset_ops *ops;
@@ -69,15 +83,19 @@ ddp_status ddpi_run_open_data(ddpi_run *run)
     if (!run->config.run.eval_only)
         DDP_TRY(open_train(run, ops));
     info = ddp_dataset_get_info(run->config.run.eval_only ? run->data.test : run->data.train);
-    run->config.model.input_shape = info->shape;
+    DDP_TRY(ddp_config_check_data(&run->config, run->world, info->count, info->shape.dims[0]));
+    DDP_TRY(make_transforms(run, info));
+    run->config.model.input_shape = *ddp_transform_shape(run->data.eval_transform);
     run->config.model.classes = info->classes;
-    return ddp_config_check_data(&run->config, run->world, info->count, info->shape.dims[0]);
+    return DDP_OK;
 }
 
 void ddpi_run_close_data(ddpi_run *run)
 {
     ddpi_run_data *data = &run->data;
 
+    ddp_transform_destroy(data->train_transform);
+    ddp_transform_destroy(data->eval_transform);
     ddp_dataset_close(data->val);
     if (data->train != data->whole)
         ddp_dataset_close(data->train);

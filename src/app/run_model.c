@@ -82,26 +82,20 @@ ddp_status ddpi_run_open_model(ddpi_run *run)
 
 static ddp_status open_loader(ddpi_run *run)
 {
-    const ddp_normalize *n = &run->config.normalize;
     int64_t shards = run->config.reducer.shards;
     ddp_loader_opts opts = {.sampler = run->data.sampler,
                             .first_shard = run->rank * shards,
                             .shard_count = shards,
                             .workers = run->config.workers,
                             .ring = run->config.workers > 0 ? RING_WITH_WORKERS : RING_WITHOUT,
-                            .mean = n->count > 0 ? n->mean : NULL,
-                            .deviation = n->count > 0 ? n->deviation : NULL,
-                            .channels = n->count};
+                            .transform = run->data.train_transform};
 
     return ddp_loader_create(&opts, run->data.train, run->net.device, &run->net.loader);
 }
 
 static ddp_status open_eval(ddpi_run *run, ddp_dataset *dataset, ddp_eval **eval_out)
 {
-    const ddp_normalize *n = &run->config.normalize;
-    ddp_eval_opts opts = {.mean = n->count > 0 ? n->mean : NULL,
-                          .deviation = n->count > 0 ? n->deviation : NULL,
-                          .channels = n->count};
+    ddp_eval_opts opts = {.transform = run->data.eval_transform};
 
     return ddp_eval_create(&opts, run->net.model, run->net.device, dataset, run->comm, eval_out);
 }

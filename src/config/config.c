@@ -77,6 +77,7 @@ ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **en
         DDP_TRY(ddpi_config_parse_normalize(config->run.normalize, &config->normalize));
     DDP_TRY(ddpi_config_check(config));
     config->data.seed = (uint64_t)config->run.seed;
+    config->transform.seed = config->data.seed;
     config->comm.timeout_ms = (int64_t)(config->run.comm_timeout * 1000);
     *verdict_out = verdict;
     return DDP_OK;

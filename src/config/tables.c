@@ -36,6 +36,19 @@ static const ddp_option data_options[] = {
     {"normalize", DDP_OPT_STRING, AT(run.normalize), 0, 0, NULL, "MEAN/DEV",
      "Subtract a mean and divide by a deviation, one for all channels or one each (M,M,M/D,D,D); "
      "samples are in [0, 1] before"},
+    {"augment", DDP_OPT_STRING, AT(transform.augment), 0, 0, NULL, "LIST",
+     "Change training images at random: crop[:PADDING] or rrc[:SIZE] (random resized crop), flip, "
+     "cutout[:SIDE], with commas between; or none. Where images differ in size, rrc,flip unless "
+     "given"},
+    {"input-size", DDP_OPT_INT, AT(transform.input_size), 0, 16384, NULL, "N",
+     "Height and width of the images that the model gets; 0: --augment rrc:N, --eval-crop, the "
+     "images' own, or 224 where they differ"},
+    {"eval-resize", DDP_OPT_INT, AT(transform.eval_resize), 0, 16384, NULL, "N",
+     "Resize the shorter side to N before the centre is cut out, in evaluation and where training "
+     "has no rrc; 0: 8/7 of the input's size with rrc, else that size"},
+    {"eval-crop", DDP_OPT_INT, AT(transform.eval_crop), 0, 16384, NULL, "N",
+     "Cut N x N out of the centre, without resizing unless --eval-resize or smaller images need "
+     "it; 0: the input's size"},
     {"val-split", DDP_OPT_DOUBLE, AT(run.val_split), 0, 0.99, NULL, "X",
      "Hold this share of the training set out and evaluate on it after epochs; the test set is "
      "then "
@@ -64,6 +77,8 @@ static const ddp_option train_options[] = {
      "Decides the initial weights, the order of samples and synthetic data"},
     {"eval-every", DDP_OPT_INT, AT(trainer.eval_every), 0, 1e9, NULL, "N",
      "Evaluate after every N epochs; 0: at the end only"},
+    {"target-accuracy", DDP_OPT_DOUBLE, AT(trainer.target_accuracy), 0, 1, NULL, "X",
+     "End after an evaluation that reaches this accuracy, and tell the time to it; 0: no target"},
     {"eval-only", DDP_OPT_BOOL, AT(run.eval_only), 0, 0, NULL, NULL,
      "Evaluate --init-weights on the test set and train nothing"},
     {"check-replicas", DDP_OPT_INT, AT(trainer.check_replicas), 0, COUNT_MAX, NULL, "N",

@@ -64,9 +64,20 @@ static ddp_status check_paths(const ddp_run_opts *run)
     return DDP_OK;
 }
 
+/* What does not depend on the data; ddp_transform_create() has the rest. */
+static ddp_status check_images(const ddp_config *config)
+{
+    ddp_augment augment;
+
+    if (config->trainer.target_accuracy > 0 && config->run.eval_only)
+        return USAGE("option --target-accuracy: found with --eval-only, expected training");
+    return ddp_augment_parse(config->transform.augment, &augment);
+}
+
 ddp_status ddpi_config_check(const ddp_config *config)
 {
     DDP_TRY(check_optimizer(&config->optim));
+    DDP_TRY(check_images(config));
     DDP_TRY(check_batch(config));
     DDP_TRY(check_comm(config));
     if (config->model.label_smoothing >= 1)

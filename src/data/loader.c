@@ -16,9 +16,7 @@
  * nothing is prepared for a place where the run does not start. */
 #include "ddp/loader.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "ddp/memory.h"
 #include "ddp/thread.h"
@@ -33,6 +31,11 @@ typedef struct slot {
     float *inputs;
     int32_t *labels;
     int64_t *indices;
+    /* NULL without mixup, but for scratch, which some data sets need. */
+    int32_t *labels2;
+    float *mix;
+    float *partner; /* one sample */
+    float *scratch;
     ddp_status status;
     int64_t ready; /* guarded: the ticket whose batch this is; NO_TICKET: none */
     char message[MESSAGE_BYTES];
@@ -43,11 +46,11 @@ struct ddp_loader {
     ddp_dataset *dataset;
     ddp_device *device;
     int64_t steps, sample_count; /* steps of an epoch, elements of a sample */
-    float *mean, *deviation;     /* NULL: none */
     slot *slots;
-    char *memory; /* the slots' inputs and labels */
+    char *memory; /* the slots' inputs, labels and mixup's */
     size_t memory_bytes;
     int64_t *indices;
+    float *images; /* the slots' partner and scratch */
     ddp_thread *threads;
     ddp_monitor monitor;
     bool monitor_made;
@@ -64,15 +67,38 @@ struct ddp_loader {
 
 /* ---- one batch ---- */
 
-static void normalize(const ddp_loader *loader, float *inputs, int64_t count)
+/* Adds the samples' partners. first: position of the batch in the epoch. */
+static ddp_status mix(const ddp_loader *loader, slot *dst, int64_t first)
 {
-    int64_t channels = loader->opts.channels, pixels = loader->sample_count / channels;
-    for (int64_t i = 0; i < count * channels; i++) {
-        float mean = loader->mean[i % channels], deviation = loader->deviation[i % channels];
-        float *plane = inputs + i * pixels;
-        for (int64_t p = 0; p < pixels; p++)
-            plane[p] = (plane[p] - mean) / deviation;
+    const ddp_sampler *sampler = &loader->opts.sampler;
+    const ddp_batch *batch = &dst->batch;
+    int64_t begin = batch->step * sampler->batch;
+    int64_t count = ddp_sampler_step_count(sampler, batch->step);
+    int64_t shift = ddp_mixup_shift(sampler->seed, batch->epoch, batch->step, count);
+    for (int64_t i = 0; i < batch->count; i++) {
+        int64_t index =
+            ddp_sampler_index(sampler, batch->epoch, begin + (first - begin + i + shift) % count);
+        ddp_transform_key key = {batch->epoch, dst->indices[i]};
+        ddp_transform_dst partner = {dst->partner, &dst->labels2[i], dst->scratch};
+        DDP_TRY(ddp_transform_fetch(loader->opts.transform, loader->dataset, batch->epoch, &index,
+                                    1, &partner));
+        float share = ddp_mixup_weight(sampler->seed, loader->opts.mixup, key);
+        float *restrict x = dst->inputs + i * loader->sample_count;
+        const float *restrict y = dst->partner;
+        for (int64_t k = 0; k < loader->sample_count; k++)
+            x[k] = share * x[k] + (1 - share) * y[k];
+        dst->mix[i] = share;
     }
+    return DDP_OK;
+}
+
+static ddp_status fill(const ddp_loader *loader, slot *dst, int64_t first)
+{
+    const ddp_batch *batch = &dst->batch;
+    const ddp_transform_dst samples = {dst->inputs, dst->labels, dst->scratch};
+    DDP_TRY(ddp_transform_fetch(loader->opts.transform, loader->dataset, batch->epoch, dst->indices,
+                                batch->count, &samples));
+    return loader->opts.mixup > 0 ? mix(loader, dst, first) : DDP_OK;
 }
 
 static void prepare(ddp_loader *loader, int64_t number, slot *dst)
@@ -85,14 +111,9 @@ static void prepare(ddp_loader *loader, int64_t number, slot *dst)
     batch->shard = opts->first_shard + number % opts->shard_count;
     batch->count = ddp_sampler_shard(&opts->sampler, batch->step, batch->shard, &first);
     ddp_sampler_indices(&opts->sampler, batch->epoch, first, batch->count, dst->indices);
-    dst->status =
-        ddp_dataset_fetch(loader->dataset, dst->indices, batch->count, dst->inputs, dst->labels);
-    if (dst->status != DDP_OK) {
+    dst->status = fill(loader, dst, first);
+    if (dst->status != DDP_OK)
         snprintf(dst->message, sizeof dst->message, "%s", ddp_status_message());
-        return;
-    }
-    if (loader->mean != NULL)
-        normalize(loader, dst->inputs, batch->count);
 }
 
 static slot *slot_of(const ddp_loader *loader, int64_t ticket)
@@ -126,24 +147,6 @@ static void *work(void *arg)
 
 /* ---- life ---- */
 
-static ddp_status check_normalization(const ddp_loader_opts *opts, const ddp_dataset_info *info)
-{
-    if (opts->mean == NULL && opts->deviation == NULL)
-        return DDP_OK;
-    if (opts->mean == NULL || opts->deviation == NULL || opts->channels != info->shape.dims[0])
-        return DDP_FAIL(DDP_ERR_USAGE,
-                        "normalization needs a mean and a deviation for each channel: given for %d "
-                        "channels, the data set has %lld",
-                        opts->channels, (long long)info->shape.dims[0]);
-    for (int c = 0; c < opts->channels; c++)
-        if (!isfinite(opts->mean[c]) || !isfinite(opts->deviation[c]) || opts->deviation[c] <= 0)
-            return DDP_FAIL(DDP_ERR_USAGE,
-                            "normalization of channel %d: mean %g, deviation %g; expected finite "
-                            "numbers and a deviation above 0",
-                            c, (double)opts->mean[c], (double)opts->deviation[c]);
-    return DDP_OK;
-}
-
 static ddp_status check_opts(const ddp_loader_opts *opts, const ddp_dataset_info *info)
 {
     DDP_TRY(ddp_sampler_check(&opts->sampler));
@@ -162,12 +165,74 @@ static ddp_status check_opts(const ddp_loader_opts *opts, const ddp_dataset_info
     if (opts->ring < 2 || opts->ring > MAX_RING)
         return DDP_FAIL(DDP_ERR_USAGE, "%d batches to keep ready, expected 2 to %d", opts->ring,
                         MAX_RING);
-    return check_normalization(opts, info);
+    if (!(opts->mixup >= 0))
+        return DDP_FAIL(DDP_ERR_USAGE, "mixup with alpha %g, expected 0 or more", opts->mixup);
+    if (opts->transform == NULL && info->variable)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "a data set whose images differ in size needs a "
+                                          "transform");
+    return DDP_OK;
 }
 
 static size_t padded(size_t bytes)
 {
     return (bytes + DDP_ALIGN_BYTES - 1) / DDP_ALIGN_BYTES * DDP_ALIGN_BYTES;
+}
+
+/* Bytes of the parts of a slot that the device's host memory holds. */
+typedef struct slot_bytes {
+    size_t inputs, labels, mix;
+} slot_bytes;
+
+static ddp_status size_slots(ddp_loader *loader, size_t largest, slot_bytes *bytes)
+{
+    size_t ring = (size_t)loader->opts.ring;
+    if (__builtin_mul_overflow(largest, (size_t)loader->sample_count * sizeof(float),
+                               &bytes->inputs) ||
+        bytes->inputs > SIZE_MAX / 4 / ring)
+        return DDP_FAIL(DDP_ERR_NOMEM, "%d batches of %zu samples are more than memory can hold",
+                        loader->opts.ring, largest);
+    bytes->inputs = padded(bytes->inputs);
+    bytes->labels = padded(largest * sizeof(int32_t));
+    bytes->mix = loader->opts.mixup > 0 ? padded(largest * sizeof(float)) : 0;
+    size_t label_arrays = loader->opts.mixup > 0 ? 2 : 1;
+    loader->memory_bytes = ring * (bytes->inputs + label_arrays * bytes->labels + bytes->mix);
+    return DDP_OK;
+}
+
+/* Takes the slot's part of *memory. */
+static void place_slot(const ddp_loader *loader, const slot_bytes *bytes, char **memory, slot *dst)
+{
+    dst->inputs = (float *)(void *)*memory;
+    *memory += bytes->inputs;
+    dst->labels = (int32_t *)(void *)*memory;
+    *memory += bytes->labels;
+    if (loader->opts.mixup > 0) {
+        dst->labels2 = (int32_t *)(void *)*memory;
+        *memory += bytes->labels;
+        dst->mix = (float *)(void *)*memory;
+        *memory += bytes->mix;
+    }
+    dst->batch.inputs = dst->inputs;
+    dst->batch.labels = dst->labels;
+    dst->batch.labels2 = dst->labels2;
+    dst->batch.mix = dst->mix;
+    dst->ready = NO_TICKET;
+}
+
+/* One image each for what some data sets and mixup need. */
+static ddp_status make_images(ddp_loader *loader)
+{
+    size_t ring = (size_t)loader->opts.ring;
+    size_t scratch = ddp_transform_scratch_count(loader->opts.transform, loader->dataset);
+    size_t partner = loader->opts.mixup > 0 ? (size_t)loader->sample_count : 0;
+    if (scratch + partner == 0)
+        return DDP_OK;
+    DDP_TRY(DDP_ALLOC(loader->images, ring * (scratch + partner)));
+    for (size_t i = 0; i < ring; i++) {
+        loader->slots[i].scratch = loader->images + i * (scratch + partner);
+        loader->slots[i].partner = loader->slots[i].scratch + scratch;
+    }
+    return DDP_OK;
 }
 
 static ddp_status make_slots(ddp_loader *loader)
@@ -176,43 +241,22 @@ static ddp_status make_slots(ddp_loader *loader)
     int64_t first;
     /* No shard is larger than the first of the first step. */
     size_t largest = (size_t)ddp_sampler_shard(&opts->sampler, 0, 0, &first);
-    size_t ring = (size_t)opts->ring, input_bytes, label_bytes;
-    if (__builtin_mul_overflow(largest, (size_t)loader->sample_count * sizeof(float),
-                               &input_bytes) ||
-        input_bytes > SIZE_MAX / 4 / ring)
-        return DDP_FAIL(DDP_ERR_NOMEM, "%d batches of %zu samples are more than memory can hold",
-                        opts->ring, largest);
-    input_bytes = padded(input_bytes);
-    label_bytes = padded(largest * sizeof(int32_t));
-    loader->memory_bytes = ring * (input_bytes + label_bytes);
+    size_t ring = (size_t)opts->ring;
+    slot_bytes bytes = {0};
+    DDP_TRY(size_slots(loader, largest, &bytes));
     void *memory;
     DDP_TRY(ddp_device_host_alloc(loader->device, loader->memory_bytes, &memory));
     loader->memory = memory;
     DDP_TRY(DDP_ALLOC(loader->indices, ring * largest));
     DDP_TRY(DDP_ALLOC(loader->slots, ring));
+    char *at = loader->memory;
     for (size_t i = 0; i < ring; i++) {
         slot *dst = &loader->slots[i];
-        dst->inputs = (float *)(void *)(loader->memory + i * (input_bytes + label_bytes));
-        dst->labels = (int32_t *)(void *)((char *)dst->inputs + input_bytes);
+        place_slot(loader, &bytes, &at, dst);
         dst->indices = loader->indices + i * largest;
-        dst->batch.inputs = dst->inputs;
-        dst->batch.labels = dst->labels;
         dst->batch.indices = dst->indices;
-        dst->ready = NO_TICKET;
     }
-    return DDP_OK;
-}
-
-static ddp_status copy_normalization(ddp_loader *loader)
-{
-    size_t channels = (size_t)loader->opts.channels;
-    if (loader->opts.mean == NULL)
-        return DDP_OK;
-    DDP_TRY(DDP_ALLOC(loader->mean, channels));
-    DDP_TRY(DDP_ALLOC(loader->deviation, channels));
-    memcpy(loader->mean, loader->opts.mean, channels * sizeof(float));
-    memcpy(loader->deviation, loader->opts.deviation, channels * sizeof(float));
-    return DDP_OK;
+    return make_images(loader);
 }
 
 static ddp_status start_workers(ddp_loader *loader)
@@ -240,10 +284,10 @@ ddp_status ddp_loader_create(const ddp_loader_opts *opts, ddp_dataset *dataset, 
     loader->dataset = dataset;
     loader->device = device;
     loader->steps = ddp_sampler_steps(&opts->sampler);
-    loader->sample_count = ddp_shape_count(&info->shape);
+    loader->sample_count = ddp_shape_count(
+        opts->transform != NULL ? ddp_transform_shape(opts->transform) : &info->shape);
 
     ddp_status st;
-    DDP_TRY_GOTO(st, copy_normalization(loader), err_destroy);
     DDP_TRY_GOTO(st, make_slots(loader), err_destroy);
     DDP_TRY_GOTO(st, start_workers(loader), err_destroy);
     *loader_out = loader;
@@ -271,8 +315,7 @@ void ddp_loader_destroy(ddp_loader *loader)
     ddp_free(loader->threads);
     ddp_free(loader->slots);
     ddp_free(loader->indices);
-    ddp_free(loader->mean);
-    ddp_free(loader->deviation);
+    ddp_free(loader->images);
     ddp_free(loader);
 }
 

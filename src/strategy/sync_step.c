@@ -19,7 +19,11 @@ static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_co
     if (batch->count == 0)
         return ddp_reducer_skip(s->reducer);
     ddp_model_bind(s->model, ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer));
-    ddp_model_input input = {batch->inputs, batch->labels, batch->count};
+    ddp_model_input input = {.inputs = batch->inputs,
+                             .labels = batch->labels,
+                             .count = batch->count,
+                             .labels2 = batch->labels2,
+                             .mix = batch->mix};
     double loss;
     int64_t start = ddp_now_ns();
     DDP_TRY(ddp_model_forward(s->model, &input, &loss));

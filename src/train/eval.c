@@ -10,11 +10,11 @@ struct ddp_eval {
     ddp_device *device;
     ddp_dataset *dataset;
     ddp_comm *comm;
-    const float *mean, *deviation;
-    int channels;
-    ddp_shape shape;
+    const ddp_transform *transform;
+    int64_t sample_count; /* elements of a transformed sample */
     int64_t count, blocks;
-    float *inputs; /* one block */
+    float *inputs;  /* one block */
+    float *scratch; /* of the transform */
     int32_t *labels, *ranks;
     int64_t *indices;
     double *block_loss; /* [blocks] */
@@ -28,7 +28,10 @@ static int64_t block_size(const ddp_eval *e, int64_t block)
 
 static ddp_status allocate(ddp_eval *e)
 {
-    DDP_TRY(DDP_ALLOC(e->inputs, (size_t)(DDP_EVAL_BLOCK * ddp_shape_count(&e->shape))));
+    size_t scratch = ddp_transform_scratch_count(e->transform, e->dataset);
+    DDP_TRY(DDP_ALLOC(e->inputs, (size_t)(DDP_EVAL_BLOCK * e->sample_count)));
+    if (scratch > 0)
+        DDP_TRY(DDP_ALLOC(e->scratch, scratch));
     DDP_TRY(DDP_ALLOC(e->labels, DDP_EVAL_BLOCK));
     DDP_TRY(DDP_ALLOC(e->ranks, DDP_EVAL_BLOCK));
     DDP_TRY(DDP_ALLOC(e->indices, DDP_EVAL_BLOCK));
@@ -50,10 +53,9 @@ ddp_status ddp_eval_create(const ddp_eval_opts *opts, ddp_model *model, ddp_devi
     e->device = device;
     e->dataset = dataset;
     e->comm = comm;
-    e->mean = opts->mean;
-    e->deviation = opts->deviation;
-    e->channels = opts->channels;
-    e->shape = info->shape;
+    e->transform = opts->transform;
+    e->sample_count = ddp_shape_count(opts->transform != NULL ? ddp_transform_shape(opts->transform)
+                                                              : &info->shape);
     e->count = info->count;
     e->blocks = (info->count + DDP_EVAL_BLOCK - 1) / DDP_EVAL_BLOCK;
     ddp_status st = allocate(e);
@@ -70,24 +72,12 @@ void ddp_eval_destroy(ddp_eval *e)
     if (e == NULL)
         return;
     ddp_free(e->inputs);
+    ddp_free(e->scratch);
     ddp_free(e->labels);
     ddp_free(e->ranks);
     ddp_free(e->indices);
     ddp_free(e->block_loss);
     ddp_free(e);
-}
-
-static void normalize(const ddp_eval *e, int64_t n)
-{
-    if (e->mean == NULL)
-        return;
-    int64_t plane = ddp_shape_count(&e->shape) / e->channels;
-    float *x = e->inputs;
-    for (int64_t i = 0; i < n * e->channels; i++) {
-        int64_t c = i % e->channels;
-        for (int64_t k = 0; k < plane; k++, x++)
-            *x = (*x - e->mean[c]) / e->deviation[c];
-    }
 }
 
 /* Adds a block's hits to top[0] (first) and top[1] (first five). */
@@ -96,9 +86,9 @@ static ddp_status run_block(ddp_eval *e, int64_t block, int64_t top[2])
     int64_t n = block_size(e, block);
     for (int64_t i = 0; i < n; i++)
         e->indices[i] = block * DDP_EVAL_BLOCK + i;
-    DDP_TRY(ddp_dataset_fetch(e->dataset, e->indices, n, e->inputs, e->labels));
-    normalize(e, n);
-    ddp_model_input input = {e->inputs, e->labels, n};
+    const ddp_transform_dst samples = {e->inputs, e->labels, e->scratch};
+    DDP_TRY(ddp_transform_fetch(e->transform, e->dataset, 0, e->indices, n, &samples));
+    const ddp_model_input input = {.inputs = e->inputs, .labels = e->labels, .count = n};
     const float *logits;
     DDP_TRY(ddp_model_infer(e->model, &input, &logits, &e->block_loss[block]));
     ddp_stream *stream = ddp_device_main_stream(e->device);

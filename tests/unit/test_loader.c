@@ -2,8 +2,6 @@
  * ends. */
 #include "harness.h"
 
-#include <math.h>
-
 #include "ddp/loader.h"
 #include "ddp/memory.h"
 #include "ddp/rng.h"
@@ -302,42 +300,45 @@ static void test_drop_last(void **state)
     bench_close(&b);
 }
 
-static void test_normalization(void **state)
+/* What a transform does is test_transform.c's; here, that its output is what batches hold. */
+static void test_transform(void **state)
 {
     static const float mean[] = {0.5f, 3}, deviation[] = {2, 0.25f};
+    ddp_transform_opts opts = {
+        .mean = mean, .deviation = deviation, .channels = CHANNELS, .augment = "crop:2,flip"};
     (void)state;
-    bench b;
-    bench_open(&b);
-    float given_mean[CHANNELS], given_deviation[CHANNELS];
-    memcpy(given_mean, mean, sizeof mean);
-    memcpy(given_deviation, deviation, sizeof deviation);
-    b.opts.mean = given_mean;
-    b.opts.deviation = given_deviation;
-    b.opts.channels = CHANNELS;
-    ddp_loader *loader = make_loader(&b);
-    given_mean[0] = given_deviation[0] = 77; /* the loader has its own copy */
-    const ddp_batch *batch;
-    CHECK_OK(ddp_loader_next(loader, &batch));
-    assert_true(batch->count > 1);
-    for (int64_t i = 0; i < batch->count; i++)
-        for (int64_t p = 0; p < PIXELS; p++) {
-            float want = (value_of(batch->indices[i], p) - mean[p / PLANE]) / deviation[p / PLANE];
-            assert_true(batch->inputs[i * PIXELS + p] == want);
+    for (int augmented = 0; augmented < 2; augmented++) {
+        bench b;
+        bench_open(&b);
+        ddp_transform *transform = NULL;
+        CHECK_OK(
+            ddp_transform_create(&opts, ddp_dataset_get_info(b.dataset), augmented, &transform));
+        b.opts.transform = transform;
+        ddp_loader *loader = make_loader(&b);
+        const ddp_batch *batch;
+        CHECK_OK(ddp_loader_seek(loader, 2, 0));
+        CHECK_OK(ddp_loader_next(loader, &batch));
+        assert_true(batch->count > 1 && batch->labels2 == NULL && batch->mix == NULL);
+        for (int64_t i = 0; i < batch->count; i++) {
+            float raw[PIXELS], want[PIXELS];
+            ddp_image image = {.pixels = raw,
+                               .channels = CHANNELS,
+                               .height = 2,
+                               .width = 3,
+                               .stride_c = PLANE,
+                               .stride_y = 3,
+                               .stride_x = 1};
+            for (int64_t p = 0; p < PIXELS; p++)
+                raw[p] = value_of(batch->indices[i], p);
+            ddp_transform_params params;
+            ddp_transform_draw(transform, (ddp_transform_key){2, batch->indices[i]}, 2, 3, &params);
+            ddp_transform_apply(transform, &image, &params, want);
+            assert_memory_equal(batch->inputs + i * PIXELS, want, sizeof want);
         }
-    ddp_loader_destroy(loader);
-
-    b.opts.mean = mean;
-    b.opts.channels = 3;
-    CHECK_FAILS(ddp_loader_create(&b.opts, b.dataset, b.device, &loader), DDP_ERR_USAGE,
-                "given for 3 channels, the data set has 2");
-    b.opts.channels = CHANNELS;
-    given_deviation[0] = 0;
-    CHECK_FAILS(ddp_loader_create(&b.opts, b.dataset, b.device, &loader), DDP_ERR_USAGE,
-                "channel 0: mean 0.5, deviation 0");
-    given_deviation[0] = NAN;
-    CHECK_FAILS(ddp_loader_create(&b.opts, b.dataset, b.device, &loader), DDP_ERR_USAGE,
-                "channel 0");
-    bench_close(&b);
+        ddp_loader_destroy(loader);
+        ddp_transform_destroy(transform);
+        bench_close(&b);
+    }
 }
 
 static void test_no_allocation(void **state)
@@ -435,7 +436,7 @@ int main(void)
         cmocka_unit_test(test_early_end),
         cmocka_unit_test(test_empty_shards),
         cmocka_unit_test(test_drop_last),
-        cmocka_unit_test(test_normalization),
+        cmocka_unit_test(test_transform),
         cmocka_unit_test(test_no_allocation),
         cmocka_unit_test(test_wait_time),
         cmocka_unit_test(test_refused),

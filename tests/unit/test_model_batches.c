@@ -17,7 +17,8 @@ typedef struct batches {
 
 static ddp_model_input samples(const batches *b, int64_t from, int64_t count)
 {
-    return (ddp_model_input){b->inputs + from * VALUES, b->labels + from, count};
+    return (ddp_model_input){
+        .inputs = b->inputs + from * VALUES, .labels = b->labels + from, .count = count};
 }
 
 /* lenet's own initial weights are so small that logits hardly depend on the samples. */
@@ -106,7 +107,7 @@ static void check_inference(batches *b, int64_t from, int64_t count, const char 
                          copy[n * CLASSES + c], row[c], largest);
     }
     assert_true(fabs(loss - single) <= TOLERANCE * single);
-    const ddp_model_input unlabelled = {block.inputs, NULL, count};
+    const ddp_model_input unlabelled = {.inputs = block.inputs, .count = count};
     CHECK_OK(ddp_model_infer(b->f.model, &unlabelled, &logits, NULL));
     assert_memory_equal(logits, copy, (size_t)count * CLASSES * sizeof *copy);
 }

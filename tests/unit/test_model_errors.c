@@ -198,7 +198,8 @@ static void calls_out_of_order_are_caught(void **state)
     double loss;
     fixture_open(&f, ddp_model_lenet(), &opts, DDP_CONV_AUTO, 2);
     fixture_samples(1, 28 * 28, 4, 10, &inputs, &labels);
-    const ddp_model_input two = {inputs, labels, 2}, four = {inputs, labels, 4};
+    const ddp_model_input two = {.inputs = inputs, .labels = labels, .count = 2},
+                          four = {.inputs = inputs, .labels = labels, .count = 4};
     CHECK_FAILS(ddp_model_backward(f.model), DDP_ERR_INTERNAL, "without a forward");
     CHECK_FAILS(ddp_model_forward(f.model, &four, &loss), DDP_ERR_INTERNAL,
                 "no plan for training on 4 samples");

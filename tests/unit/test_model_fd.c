@@ -156,7 +156,7 @@ static void check_model(const char *name,
     int32_t *labels;
     fixture_open(&f, &def, &opts, algo, BATCH);
     fixture_samples(5, CHANNELS * SIDE * SIDE, BATCH, CLASSES, &inputs, &labels);
-    const ddp_model_input input = {inputs, labels, BATCH};
+    const ddp_model_input input = {.inputs = inputs, .labels = labels, .count = BATCH};
     CHECK_OK(ddp_param_table_init(f.device, f.table, 3, f.params));
     CHECK_OK(ddp_alloc_bytes(f.bytes, 1, (void **)(void *)&start));
     CHECK_OK(ddp_alloc_bytes(f.bytes, 1, (void **)(void *)&direction));
@@ -228,7 +228,7 @@ static void smoothed_loss_equals_its_definition(void **state)
     fixture_open(&f, &def, &opts, DDP_CONV_AUTO, BATCH);
     fixture_samples(5, CHANNELS * SIDE * SIDE, BATCH, CLASSES, &inputs, &labels);
     CHECK_OK(ddp_param_table_init(f.device, f.table, 3, f.params));
-    const ddp_model_input input = {inputs, labels, BATCH};
+    const ddp_model_input input = {.inputs = inputs, .labels = labels, .count = BATCH};
     const double loss = fixture_loss(&f, &input);
     CHECK_OK(ddp_model_export_output(f.model, "l2", logits, BATCH * CLASSES));
     double want = 0;

@@ -77,7 +77,8 @@ static void open_run(golden_run *run, const char *file, const ddp_model_def *def
     const size_t values = (size_t)run->batch * 28 * 28;
     CHECK_OK(DDP_ALLOC(run->inputs, values));
     CHECK_OK(DDP_ALLOC(run->labels, (size_t)run->batch));
-    run->input = (ddp_model_input){run->inputs, run->labels, run->batch};
+    run->input =
+        (ddp_model_input){.inputs = run->inputs, .labels = run->labels, .count = run->batch};
 
     /* The generator runs through all of the file's parameters, the model's or not. */
     int64_t draws = (int64_t)number(run->golden, "draws_total") - (int64_t)values - run->batch;
