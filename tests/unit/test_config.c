@@ -56,6 +56,10 @@ static void the_defaults_are_the_seeds_run(void **state)
     assert_true(c->reducer.first_bucket_mb == 1 && c->reducer.bucket_cap_mb == 25);
     assert_int_equal(c->comm.timeout_ms, 60000);
     assert_true(c->comm.shared_memory);
+    assert_null(c->transform.augment);
+    assert_int_equal(c->transform.input_size + c->transform.eval_resize + c->transform.eval_crop,
+                     0);
+    assert_int_equal(c->transform.seed, 3);
     assert_int_equal(c->run.comm, DDP_COMM_AUTO);
     assert_int_equal(c->data.input_shape.dims[2], 28);
     ddp_config_destroy(c);
@@ -84,6 +88,11 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--dampening 0.1", "without --momentum");
     refused("--momentum 1", "less than 1");
     refused("--label-smoothing 1", "less than 1");
+    refused("--augment flip,turn", "found \"turn\"");
+    refused("--augment crop,rrc", "crop beside rrc");
+    refused("--target-accuracy 1.5", "target-accuracy");
+    refused("--target-accuracy 0.5 --eval-only --init-weights w", "expected training");
+    refused("--input-size -1", "input-size");
     refused("--batch-size 8 --batch-per-rank 2", "one of the two");
     refused("--comm mpi --loopback-ranks 2", "--comm loopback");
     refused("--allreduce shm --no-shared-memory", "another algorithm");
