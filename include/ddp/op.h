@@ -54,6 +54,8 @@ typedef enum ddp_op_kind {
     DDP_OP_POOL2D,  /* average (over the window, no padding counted) or maximum */
     DDP_OP_RESHAPE, /* flatten: dst is plain [n][c*h*w] */
     DDP_OP_SOFTMAX_XENT, /* see below */
+    DDP_OP_NORM,         /* batch normalisation over [n][c][h][w], per channel; see below */
+    DDP_OP_ADD,          /* dst = [relu](src + src2) */
     DDP_OP_KIND_COUNT
 } ddp_op_kind;
 
@@ -80,16 +82,45 @@ typedef struct ddp_xent_desc {
     double label_smoothing;
 } ddp_xent_desc;
 
+/* Batch normalisation: dst = [relu](weights * (src - mean) / sqrt(var + eps) + bias [+ src2]) with
+ * plain weights and bias [c]. Its passes work with args->norm:
+ * - statistics (training only) writes mean and m2 of this call's values;
+ * - forward reads mean and m2 / count when training, else running_mean and running_var;
+ * - backward weights makes diff_dst the gradient before the relu and writes, besides diff_weights
+ *   and diff_bias, sum_dy and sum_dy_xhat;
+ * - backward data, which needs backward weights before it, reads them and count.
+ * Between two passes the caller may combine what the first wrote with other ranks' (means and
+ * centred squares by Chan's formula, sums by adding), and sets count to the number of values that
+ * stand behind it. All need src; none is changed by the number of threads. */
+typedef struct ddp_norm_desc {
+    double eps;
+    bool relu, add;
+} ddp_norm_desc;
+
+typedef struct ddp_norm_state {
+    double count;                            /* values per channel: n * h * w, of all ranks */
+    double *mean, *m2;                       /* [c]; m2: sum of squares around the mean */
+    double *sum_dy, *sum_dy_xhat;            /* [c] */
+    const float *running_mean, *running_var; /* [c] */
+} ddp_norm_state;
+
+typedef struct ddp_add_desc {
+    bool relu;
+} ddp_add_desc;
+
 typedef struct ddp_op_desc {
     ddp_op_kind kind;
     bool training;      /* false: no backward pass will be run */
     bool need_diff_src; /* false for the first layer: backward data is never run */
     bool bf16;          /* convolution and linear: see below */
+    ddp_layout *src2;   /* borrowed; of a second source, NULL: lies as src */
     union {
         ddp_conv2d_desc conv2d;
         ddp_linear_desc linear;
         ddp_pool2d_desc pool2d;
         ddp_xent_desc xent;
+        ddp_norm_desc norm;
+        ddp_add_desc add;
     } u;
 } ddp_op_desc;
 
@@ -97,7 +128,7 @@ typedef struct ddp_op_desc {
  * source may be of either type. Weights, biases and their gradients are always f32. The other
  * operations keep their source's type. */
 
-/* Local, pure. Output shape (with batch) and weight shape ([out][in][kh][kw]; ndim 0 without
+/* Local, pure. Output shape (with batch) and weight shape ([out][in][kh][kw], [c]; ndim 0 without
  * weights) for a source shape with batch; DDP_ERR_SHAPE says what does not fit, in the caller's
  * terms. */
 DDP_CALL ddp_status ddp_op_infer(const ddp_op_desc *desc, const ddp_shape *src, ddp_shape *dst_out,
@@ -127,20 +158,28 @@ DDP_API const char *ddp_op_plan_impl(const ddp_op_plan *plan);
 
 typedef enum ddp_op_pass {
     DDP_PASS_FORWARD,
-    DDP_PASS_BACKWARD_DATA,   /* writes diff_src */
-    DDP_PASS_BACKWARD_WEIGHTS /* writes (not adds to) diff_weights and diff_bias */
+    DDP_PASS_BACKWARD_DATA,    /* writes diff_src */
+    DDP_PASS_BACKWARD_WEIGHTS, /* writes (not adds to) diff_weights and diff_bias */
+    DDP_PASS_STATISTICS        /* of a normalisation, before forward */
 } ddp_op_pass;
 
 /* Device pointers; a pass reads only those that it needs. With a fused relu, backward passes read
- * dst, and the first of them to run (weights, where both run) masks diff_dst in place. */
+ * dst, and the first of them to run (weights, where both run) masks diff_dst in place.
+ *
+ * With two sources, diff_dst is the gradient of src2 after that first pass (and of src too, for an
+ * addition): a caller that needs it elsewhere, or in another layout, gives diff_src2 (or diff_src),
+ * which that pass then writes. diff_dst2 is a second gradient of dst, added to diff_dst in the same
+ * sweep: normalisation and addition only. */
 typedef struct ddp_op_args {
-    const void *src;
+    const void *src, *src2;
     void *dst;
     const void *weights, *bias;
-    void *diff_src;
-    void *diff_dst;
+    void *diff_src, *diff_src2;
+    void *diff_dst, *diff_dst2;
     void *diff_weights, *diff_bias;
     void *workspace, *scratch;
+    ddp_norm_state
+        *norm; /* normalisation only; the struct and its arrays stay valid as buffers do */
     /* softmax cross-entropy only */
     const int32_t *labels;
     double *loss; /* device; the samples' loss sum is added */
@@ -172,6 +211,9 @@ DDP_CALL ddp_status ddp_op_add(ddp_device *device, ddp_stream *stream, float *ds
 /* *sum_out += the sum of (scale * src)^2, in double. */
 DDP_CALL ddp_status ddp_op_sum_squares(ddp_device *device, ddp_stream *stream, const float *src,
                                        size_t count, double scale, double *sum_out);
+/* dst += src over a tensor in `layout`: sums the gradients of a value that is read twice. */
+DDP_CALL ddp_status ddp_op_accumulate(ddp_device *device, ddp_stream *stream,
+                                      const ddp_layout *layout, void *dst, const void *src);
 /* For evaluation: for each of n rows of [n][classes] logits (plain), the number of classes that
  * rank before the label: a larger logit, or an equal one with a lower index. A row with a NaN
  * counts as `classes`. */

@@ -103,6 +103,22 @@ static ddp_status infer_xent(const ddp_xent_desc *xent, const ddp_shape *src)
     return DDP_OK;
 }
 
+static ddp_status infer_norm(const ddp_norm_desc *norm, const ddp_shape *src,
+                             ddp_shape *weights_out)
+{
+    char text[64];
+    if (src->ndim != 4)
+        return DDP_FAIL(DDP_ERR_SHAPE,
+                        "batch normalisation needs images [n][c][h][w], its input is %s",
+                        ddp_shape_format(src, text, sizeof text));
+    if (!(norm->eps > 0 && norm->eps < 1))
+        return DDP_FAIL(DDP_ERR_USAGE,
+                        "batch normalisation with eps %g: more than 0, and less than 1, is needed",
+                        norm->eps);
+    *weights_out = (ddp_shape){1, {src->dims[1]}};
+    return DDP_OK;
+}
+
 static ddp_status check_source(const ddp_shape *src)
 {
     char text[64];
@@ -139,6 +155,11 @@ ddp_status ddp_op_infer(const ddp_op_desc *desc, const ddp_shape *src, ddp_shape
         DDP_TRY(infer_xent(&desc->u.xent, src));
         dst = (ddp_shape){0};
         break;
+    case DDP_OP_NORM:
+        DDP_TRY(infer_norm(&desc->u.norm, src, &weights));
+        break;
+    case DDP_OP_ADD:
+        break;
     default:
         return DDP_FAIL(DDP_ERR_UNSUPPORTED, "unknown operation number %d", (int)desc->kind);
     }
@@ -164,7 +185,11 @@ ddp_status ddp_op_flops(const ddp_op_desc *desc, const ddp_shape *src, double *f
         flops = (double)ddp_shape_count(&dst) *
                 (double)(desc->u.pool2d.kernel_h * desc->u.pool2d.kernel_w);
         break;
+    case DDP_OP_NORM: /* statistics take three, the result two */
+        flops = 5.0 * (double)ddp_shape_count(src);
+        break;
     case DDP_OP_RELU:
+    case DDP_OP_ADD:
         flops = (double)ddp_shape_count(src);
         break;
     case DDP_OP_SOFTMAX_XENT:

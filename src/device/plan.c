@@ -92,6 +92,12 @@ ddp_status ddp_op_plan_create(ddp_device *device, const ddp_op_desc *desc, ddp_l
                         ddp_shape_format(&weights->shape, have, sizeof have),
                         ddp_shape_format(&weight_shape, want, sizeof want));
     }
+    if (desc->src2 != NULL && !ddp_shape_equal(&desc->src2->shape, &src->shape)) {
+        char have[64], want[64];
+        return DDP_FAIL(DDP_ERR_SHAPE, "the second input is %s, but the first is %s",
+                        ddp_shape_format(&desc->src2->shape, have, sizeof have),
+                        ddp_shape_format(&src->shape, want, sizeof want));
+    }
     return device->ops->op->plan_create(device, desc, src, weights, plan_out);
 }
 
@@ -132,8 +138,14 @@ static ddp_status check_pass(const ddp_op_plan *plan, ddp_op_pass pass)
     if (pass == DDP_PASS_FORWARD)
         return DDP_OK;
     if (!plan->desc.training)
-        return DDP_FAIL(DDP_ERR_INTERNAL, "a backward pass of a plan that is not for training");
-    if (pass == DDP_PASS_BACKWARD_DATA && !plan->desc.need_diff_src)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "a pass of training of a plan that is not for training");
+    if (pass == DDP_PASS_STATISTICS)
+        return plan->desc.kind == DDP_OP_NORM
+                   ? DDP_OK
+                   : DDP_FAIL(DDP_ERR_INTERNAL, "statistics of an operation that has none");
+    /* An addition's pass serves both of its sources. */
+    if (pass == DDP_PASS_BACKWARD_DATA && !plan->desc.need_diff_src &&
+        plan->desc.kind != DDP_OP_ADD)
         return DDP_FAIL(DDP_ERR_INTERNAL, "backward data of a plan made without it");
     if (pass == DDP_PASS_BACKWARD_WEIGHTS && plan->weights == NULL)
         return DDP_FAIL(DDP_ERR_INTERNAL, "backward weights of an operation that has none");
@@ -164,6 +176,13 @@ ddp_status ddp_op_add(ddp_device *device, ddp_stream *stream, float *dst, const 
 {
     DDP_ASSERT(stream->device == device);
     return device->ops->op->add(stream, dst, src, count);
+}
+
+ddp_status ddp_op_accumulate(ddp_device *device, ddp_stream *stream, const ddp_layout *layout,
+                             void *dst, const void *src)
+{
+    DDP_ASSERT(stream->device == device && layout->device == device);
+    return device->ops->op->accumulate(stream, layout, dst, src);
 }
 
 ddp_status ddp_op_sum_squares(ddp_device *device, ddp_stream *stream, const float *src,

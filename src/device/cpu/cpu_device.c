@@ -211,6 +211,7 @@ static const ddpi_op_ops cpu_op_ops = {
     .plan_run = ddpi_plan_run,
     .sgd = ddpi_cpu_sgd,
     .add = ddpi_cpu_add,
+    .accumulate = ddpi_cpu_accumulate,
     .sum_squares = ddpi_cpu_sum_squares,
     .label_rank = ddpi_cpu_label_rank,
 };

@@ -220,6 +220,25 @@ DDP_INNER ddp_status ddpi_pool_create(const ddpi_plan_parts *parts, ddpi_cpu_pla
 DDP_INNER ddp_status ddpi_relu_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_reshape_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_softmax_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
+DDP_INNER ddp_status ddpi_norm_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
+DDP_INNER ddp_status ddpi_add_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
+
+/* ---- a second source (cpu_add.c) ---- */
+
+/* Of an operation whose kernel wants it in the layout `kernel`, as dst lies. */
+typedef struct ddpi_second {
+    ddpi_operand in;
+    ddpi_converter *out; /* of its gradient, for training */
+    size_t converter;    /* their scratch memory */
+} ddpi_second;
+
+DDP_INNER ddp_status ddpi_second_create(const ddpi_plan_parts *parts, ddp_layout *kernel,
+                                        size_t *bytes, ddpi_second *second_out);
+void ddpi_second_destroy(ddpi_second *second);
+DDP_INNER ddp_status ddpi_second_begin(const ddpi_second *second, const ddp_op_args *args,
+                                       void **src2_out);
+/* Copies diff_dst to diff_src2 if the caller wants it there. */
+DDP_INNER ddp_status ddpi_second_gradient(const ddpi_second *second, const ddp_op_args *args);
 
 /* Bf16 arithmetic as an f32 plan of create between conversions. */
 DDP_INNER ddp_status ddpi_widened_create(const ddpi_plan_parts *parts, ddpi_plan_creator create,
@@ -232,6 +251,8 @@ void ddpi_relu_mask(int threads, float *diff, const float *value, size_t count);
 ddp_status ddpi_cpu_sgd(ddp_stream *stream, const ddp_sgd_args *args, float *w, const float *grad,
                         float *buf, size_t count, double *grad_sq);
 ddp_status ddpi_cpu_add(ddp_stream *stream, float *dst, const float *src, size_t count);
+ddp_status ddpi_cpu_accumulate(ddp_stream *stream, const ddp_layout *layout, void *dst,
+                               const void *src);
 ddp_status ddpi_cpu_sum_squares(ddp_stream *stream, const float *src, size_t count, double scale,
                                 double *sum_out);
 ddp_status ddpi_cpu_label_rank(ddp_stream *stream, const float *logits, const int32_t *labels,

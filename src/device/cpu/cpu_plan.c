@@ -13,6 +13,7 @@ ddp_status ddpi_plan_alloc(const ddpi_plan_parts *parts, const ddpi_cpu_op *op, 
     plan->base.device = parts->device;
     plan->base.desc = *parts->desc;
     plan->base.src = ddp_layout_ref(parts->src);
+    plan->base.desc.src2 = ddp_layout_ref(parts->desc->src2);
     *plan_out = plan;
     return DDP_OK;
 }
@@ -22,6 +23,7 @@ void ddpi_plan_free(ddpi_cpu_plan *plan)
     if (plan->op->destroy != NULL)
         plan->op->destroy(plan);
     ddp_layout_unref(plan->base.src);
+    ddp_layout_unref(plan->base.desc.src2);
     ddp_layout_unref(plan->base.dst);
     ddp_layout_unref(plan->base.weights);
     ddp_free(plan);
@@ -34,6 +36,7 @@ ddp_status ddpi_plan_create(ddp_device *device, const ddp_op_desc *desc, ddp_lay
         [DDP_OP_CONV2D] = ddpi_conv_create,     [DDP_OP_LINEAR] = ddpi_linear_create,
         [DDP_OP_RELU] = ddpi_relu_create,       [DDP_OP_POOL2D] = ddpi_pool_create,
         [DDP_OP_RESHAPE] = ddpi_reshape_create, [DDP_OP_SOFTMAX_XENT] = ddpi_softmax_create,
+        [DDP_OP_NORM] = ddpi_norm_create,       [DDP_OP_ADD] = ddpi_add_create,
     };
     ddpi_plan_parts parts = {.device = device, .desc = desc, .src = src, .weights = weights};
     ddpi_cpu_plan *plan;
