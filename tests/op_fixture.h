@@ -160,6 +160,20 @@ static inline void check_padding(ddp_device *device, const ddp_layout *layout, c
     free(plain);
 }
 
+/* A plan whose dst has the layout that a convolution of this kind leaves; the caller owns it. */
+static inline ddp_op_plan *layout_maker(ddp_device *device, const ddp_shape *want)
+{
+    const ddp_shape src = {4, {want->dims[0], 2, want->dims[2] + 2, want->dims[3] + 2}};
+    const ddp_op_desc conv = {.kind = DDP_OP_CONV2D,
+                              .u.conv2d = {want->dims[1], 3, 3, 1, 1, 0, 0, false, false}};
+    ddp_layout *plain;
+    ddp_op_plan *plan;
+    CHECK_OK(ddp_layout_plain(device, &src, &plain));
+    CHECK_OK(ddp_op_plan_create(device, &conv, plain, NULL, &plan));
+    ddp_layout_unref(plain);
+    return plan;
+}
+
 static inline void case_set_flags(op_case *c)
 {
     if (c->desc.kind == DDP_OP_CONV2D) {

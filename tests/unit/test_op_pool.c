@@ -57,20 +57,6 @@ static void reference(op_case *c)
     }
 }
 
-/* A plan whose dst has the layout that a convolution of this kind leaves; the caller owns it. */
-static ddp_op_plan *layout_maker(ddp_device *device, const ddp_shape *want)
-{
-    const ddp_shape src = {4, {want->dims[0], 2, want->dims[2] + 2, want->dims[3] + 2}};
-    const ddp_op_desc conv = {.kind = DDP_OP_CONV2D,
-                              .u.conv2d = {want->dims[1], 3, 3, 1, 1, 0, 0, false, false}};
-    ddp_layout *plain;
-    ddp_op_plan *plan;
-    CHECK_OK(ddp_layout_plain(device, &src, &plain));
-    CHECK_OK(ddp_op_plan_create(device, &conv, plain, NULL, &plan));
-    ddp_layout_unref(plain);
-    return plan;
-}
-
 static void check_everywhere(const ddp_op_desc *desc, const ddp_shape *src,
                              void (*compute)(op_case *c))
 {
