@@ -3,6 +3,7 @@
  *
  * Ranges are cut into pieces of fixed size, which the threads share. */
 #include <stdio.h>
+#include <string.h>
 
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/elements.h"
@@ -86,11 +87,6 @@ static void add_all(int threads, add_run *run)
     ddpi_parallel(threads, ddpi_ceil_div(run->count, PIECE), add_piece, run);
 }
 
-static int64_t elements_of(const ddp_layout *layout)
-{
-    return (int64_t)(layout->bytes / sizeof(float));
-}
-
 /* ---- dst += src, on any stream ---- */
 
 typedef struct accumulate_task {
@@ -108,8 +104,9 @@ static ddp_status run_accumulate(const void *payload)
 ddp_status ddpi_cpu_accumulate(ddp_stream *stream, const ddp_layout *layout, void *dst,
                                const void *src)
 {
-    const accumulate_task task = {stream->device->opts.threads,
-                                  {.dst = dst, .a = dst, .b = src, .count = elements_of(layout)}};
+    const accumulate_task task = {
+        stream->device->opts.threads,
+        {.dst = dst, .a = dst, .b = src, .count = (int64_t)ddpi_layout_elements(layout)}};
     return ddpi_cpu_submit(stream, run_accumulate, &task, sizeof task);
 }
 
@@ -164,7 +161,8 @@ static ddp_status forward(const add_plan *plan, const ddp_op_args *args)
     add_run run = {.dst = args->dst,
                    .a = args->src,
                    .b = src2,
-                   .count = elements_of(plan->base.base.src),
+                   .count = (int64_t)ddpi_layout_elements(plan->base.base.src),
+                   .bf16 = plan->base.base.src->dtype == DDP_BF16,
                    .relu = plan->base.base.desc.u.add.relu};
     add_all(plan->base.base.device->opts.threads, &run);
     return DDP_OK;
@@ -178,7 +176,8 @@ static ddp_status backward(const add_plan *plan, const ddp_op_args *args)
                    .a = args->diff_dst,
                    .b = args->diff_dst2,
                    .value = base->desc.u.add.relu ? args->dst : NULL,
-                   .count = elements_of(base->src)};
+                   .count = (int64_t)ddpi_layout_elements(base->src),
+                   .bf16 = base->src->dtype == DDP_BF16};
     if (run.value != NULL || run.b != NULL)
         add_all(base->device->opts.threads, &run);
     if (args->diff_src != NULL)

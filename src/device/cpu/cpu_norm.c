@@ -144,6 +144,7 @@ static norm_view view_of(const ddpi_cpu_layout *layout)
     const int64_t *dims = layout->base.shape.dims;
     norm_view view = {.channels = dims[1]};
     view_segments(&view, layout, dims[2] * dims[3]);
+    view.whole.bf16 = layout->base.dtype == DDP_BF16;
     const int64_t rows = view.whole.rows + (view.whole.tail > 0);
     if (rows > DDPI_NORM_ROWS) {
         view.chunks = view.whole.segments * ddpi_ceil_div(view.whole.rows, DDPI_NORM_ROWS);

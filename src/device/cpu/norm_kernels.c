@@ -170,7 +170,7 @@ DDPI_INLINE void reduce_row(const ddpi_norm_reduce *b, int64_t at, int lanes, fl
         if (mask)
             g = ddpi_load(value, at + l, bf16) > 0 ? g : 0;
         if (two && bf16)
-            g = ddpi_from_bf16(ddpi_to_bf16(g));
+            g = ddpi_f32_of_bf16(ddpi_bf16_of_f32(g));
         if (two || mask)
             ddpi_store(dy, at + l, g, bf16);
         sum[l] += g;
