@@ -105,8 +105,8 @@ static const ddp_option machine_options[] = {
     {"device", DDP_OPT_CHOICE, AT(run.device), 0, 0, "auto|cpu|cuda", NULL, "What computes"},
     {"threads", DDP_OPT_INT, AT(run.threads), 0, 4096, NULL, "N",
      "Threads of a rank's operations; 0: the cores of the node shared out among its ranks"},
-    {"conv-algo", DDP_OPT_CHOICE, AT(device.conv_algo), 0, 0, "auto|direct|gemm", NULL,
-     "How convolutions are computed; auto: rank 0 measures"},
+    {"conv-algo", DDP_OPT_CHOICE, AT(device.conv_algo), 0, 0, "auto|direct|gemm|winograd|batch",
+     NULL, "How convolutions are computed; auto: rank 0 measures"},
     {0},
 };
 
