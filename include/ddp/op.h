@@ -205,6 +205,13 @@ typedef struct ddp_sgd_args {
 DDP_CALL ddp_status ddp_op_sgd(ddp_device *device, ddp_stream *stream, const ddp_sgd_args *args,
                                float *w, const float *grad, float *buf, size_t count,
                                double *grad_sq);
+typedef struct ddp_norm_running_args {
+    int64_t channels;
+    double momentum, count;  /* count: values behind mean and m2, per channel */
+    const double *mean, *m2; /* [channels], as all below */
+    float *running_mean, *running_var;
+} ddp_norm_running_args;
+
 /* dst += src over count elements. */
 DDP_CALL ddp_status ddp_op_add(ddp_device *device, ddp_stream *stream, float *dst, const float *src,
                                size_t count);
@@ -214,6 +221,10 @@ DDP_CALL ddp_status ddp_op_sum_squares(ddp_device *device, ddp_stream *stream, c
 /* dst += src over a tensor in `layout`: sums the gradients of a value that is read twice. */
 DDP_CALL ddp_status ddp_op_accumulate(ddp_device *device, ddp_stream *stream,
                                       const ddp_layout *layout, void *dst, const void *src);
+/* After the statistics of a normalisation: running += momentum * (batch - running), the batch's
+ * variance being m2 / (count - 1). */
+DDP_CALL ddp_status ddp_op_norm_running(ddp_device *device, ddp_stream *stream,
+                                        const ddp_norm_running_args *args);
 /* For evaluation: for each of n rows of [n][classes] logits (plain), the number of classes that
  * rank before the label: a larger logit, or an equal one with a lower index. A row with a NaN
  * counts as `classes`. */

@@ -185,6 +185,13 @@ ddp_status ddp_op_accumulate(ddp_device *device, ddp_stream *stream, const ddp_l
     return device->ops->op->accumulate(stream, layout, dst, src);
 }
 
+ddp_status ddp_op_norm_running(ddp_device *device, ddp_stream *stream,
+                               const ddp_norm_running_args *args)
+{
+    DDP_ASSERT(stream->device == device && args->channels > 0 && args->count > 0);
+    return device->ops->op->norm_running(stream, args);
+}
+
 ddp_status ddp_op_sum_squares(ddp_device *device, ddp_stream *stream, const float *src,
                               size_t count, double scale, double *sum_out)
 {
