@@ -14,17 +14,25 @@ extern "C" {
 
 /* One layer. Fields that a type does not use stay 0. Types: "conv2d" (out, kernel, stride, pad,
  * no_bias), "linear" (out, no_bias), "relu", "avgpool" and "maxpool" (kernel, stride, pad),
- * "flatten". */
+ * "globalavgpool" (to [channels][1][1]), "flatten", "batchnorm" (eps, momentum), "add" (input2),
+ * "dropout" (rate). A batchnorm takes over an add and a relu behind it. */
 typedef struct ddp_layer_spec {
     const char *type;
     const char *name; /* unique in the model; parameters are NAME.weight and NAME.bias */
-    int64_t out;      /* channels or features */
-    int64_t kernel;   /* square */
-    int64_t stride;   /* 0: 1 for convolutions, the kernel for pooling */
+    /* Names of the layers that it reads; input NULL: the layer before. Any layer may be read by
+     * several. */
+    const char *input, *input2;
+    int64_t out;    /* channels or features */
+    int64_t kernel; /* square */
+    int64_t stride; /* 0: 1 for convolutions, the kernel for pooling */
     int64_t pad;
     bool no_bias;
-    ddp_param_init weight_init; /* biases start at 0 unless bias_init says otherwise */
-    ddp_param_init bias_init;
+    double eps, momentum; /* batchnorm; 0: 1e-5 and 0.1. running += momentum * (batch - running) */
+    double rate;          /* dropout: share of the values that are set to 0 */
+    /* Biases start at 0 unless bias_init says otherwise; weights of a batchnorm at 1, or at 0 with
+     * zero_weight. */
+    ddp_param_init weight_init, bias_init;
+    bool zero_weight;
 } ddp_layer_spec;
 
 #ifdef __cplusplus

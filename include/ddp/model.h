@@ -8,6 +8,7 @@
 #ifndef DDP_MODEL_H
 #define DDP_MODEL_H
 
+#include "ddp/buffer.h"
 #include "ddp/layer.h"
 
 #ifdef __cplusplus
@@ -18,8 +19,22 @@ typedef struct ddp_model_opts {
     ddp_shape input_shape; /* of one sample: [c][h][w]; from the data set */
     int64_t classes;       /* from the data set */
     double label_smoothing;
-    const char *mlp_widths; /* "2048,2048" */
+    const char *mlp_widths;  /* "2048,2048" */
+    bool zero_init_residual; /* resnets: the last norm of a block starts at 0 */
+    double dropout;          /* models that have it: its rate */
+    bool bf16;               /* activations and products in bf16; parameters stay f32 */
+    int recompute;           /* ddp_recompute */
+    bool keep_outputs;       /* for tests: outputs lie undisturbed until the next pass */
 } ddp_model_opts;
+
+/* What a training pass keeps for its backward. */
+typedef enum ddp_recompute {
+    DDP_RECOMPUTE_NONE,    /* everything that backward reads */
+    DDP_RECOMPUTE_CHEAP,   /* not what a norm makes from one source: it is made again */
+    DDP_RECOMPUTE_SEGMENTS /* only outputs where the graph is narrow: a segment between two is run
+                              again before its backward. The number of segments is the one that
+                              needs the least memory. */
+} ddp_recompute;
 
 typedef struct ddp_model ddp_model;
 typedef struct ddp_model_builder ddp_model_builder;
@@ -33,6 +48,11 @@ typedef struct ddp_model_def {
 
 DDP_API const ddp_model_def *ddp_model_lenet(void);
 DDP_API const ddp_model_def *ddp_model_mlp(void);
+DDP_API const ddp_model_def *ddp_model_resnet18(void);
+DDP_API const ddp_model_def *ddp_model_resnet34(void);
+DDP_API const ddp_model_def *ddp_model_resnet50(void);
+DDP_API const ddp_model_def *ddp_model_resnet101(void);
+DDP_API const ddp_model_def *ddp_model_resnet18_small(void);
 
 /* For build(): adds a layer behind the others. Strings are copied. */
 DDP_CALL ddp_status ddp_model_add(ddp_model_builder *builder, const ddp_layer_spec *spec);
@@ -53,6 +73,23 @@ DDP_API ddp_param_table *ddp_model_params(ddp_model *model);
  * only. */
 DDP_API void ddp_model_bind(ddp_model *model, float *params, float *grads);
 
+/* Valid after the first plan; owned by the model. */
+DDP_API const ddp_buffer_table *ddp_model_buffers(ddp_model *model);
+/* Running statistics, ddp_buffer_table_length() floats of device memory, borrowed: a training
+ * forward updates them (once, also where it is recomputed), inference reads them. NULL: a training
+ * forward leaves them out. */
+DDP_API void ddp_model_bind_running(ddp_model *model, float *running);
+
+/* Statistics over the shards of all ranks instead of one's own. gather() is collective: it gives
+ * every rank's n values, in rank order. */
+typedef struct ddp_model_sync {
+    int world;
+    ddp_status (*gather)(void *arg, const double *mine, size_t n, double *all_out);
+    void *arg;
+} ddp_model_sync;
+/* NULL: each shard its own (the default). Borrowed. Not while a forward awaits its backward. */
+DDP_CALL ddp_status ddp_model_sync_norms(ddp_model *model, const ddp_model_sync *sync);
+
 /* What goes in, in device memory: [count][c][h][w] plain f32, and count labels. */
 typedef struct ddp_model_input {
     const float *inputs;
@@ -61,6 +98,8 @@ typedef struct ddp_model_input {
     /* With both, a sample's loss is mix * that of labels + (1 - mix) * that of labels2. */
     const int32_t *labels2;
     const float *mix;
+    const int64_t *sample_ids; /* [count], for dropout's generator; NULL: 0, 1, ... */
+    uint64_t seed;             /* for dropout: of the run and the epoch */
 } ddp_model_input;
 
 /* Training pass over a planned batch size. *loss_sum_out is the sum of the samples' losses.

@@ -15,7 +15,9 @@ static ddp_status create(const ddp_layer_spec *spec, ddpi_layer **layer_out)
                      .pad_w = spec->pad,
                      .bias = !spec->no_bias},
     };
-    return ddpi_op_layer_create(&ddpi_layer_conv2d, spec, &desc, !spec->no_bias, layer_out);
+    DDP_TRY(ddpi_op_layer_create(&ddpi_layer_conv2d, spec, &desc, !spec->no_bias, layer_out));
+    ((ddpi_op_layer *)*layer_out)->reads_src = true;
+    return DDP_OK;
 }
 
 static bool absorb(ddpi_layer *layer, const ddpi_layer *other, ddpi_side side)
@@ -23,6 +25,7 @@ static bool absorb(ddpi_layer *layer, const ddpi_layer *other, ddpi_side side)
     if (!ddpi_op_layer_is(other, side, &ddpi_layer_relu, DDPI_AFTER))
         return false;
     ((ddpi_op_layer *)layer)->desc.u.conv2d.relu = true;
+    ((ddpi_op_layer *)layer)->reads_dst = true;
     return true;
 }
 

@@ -7,7 +7,7 @@
 #ifndef DDP_NN_LAYER_IMPL_H
 #define DDP_NN_LAYER_IMPL_H
 
-#include "ddp/layer.h"
+#include "ddp/model.h"
 
 typedef struct ddpi_layer_ops ddpi_layer_ops;
 
@@ -17,25 +17,41 @@ typedef struct ddpi_layer {
     /* Set by infer(): */
     int param_count;
     int64_t param_elements;
-    /* Set by the core before the first plan: number of parameters of the layers before. */
-    uint32_t first_init_number;
+    /* Set by the core before the first plan: number of parameters of the layers before, and of
+     * layers. */
+    uint32_t first_init_number, number;
+    bool f32; /* stays in f32 where others compute in bf16: the logits */
 } ddpi_layer;
 
 /* Where the neighbour stands whose work a layer may take over. */
 typedef enum ddpi_side { DDPI_BEFORE, DDPI_AFTER } ddpi_side;
 
+enum { DDPI_MAX_SOURCES = 2 };
+
 typedef struct ddpi_plan_opts {
     ddp_device *device;
-    ddp_layout *src;
-    bool training;
-    bool need_diff_src;
+    ddp_layout *src[DDPI_MAX_SOURCES]; /* src[1]: NULL with one source */
+    bool training, bf16;
+    bool need_diff_src[DDPI_MAX_SOURCES];
 } ddpi_plan_opts;
 
+/* What a plan tells the core, so that it can place buffers and order work without knowing types. */
 typedef struct ddpi_layer_plan {
     ddp_layout *dst; /* borrowed from the plan */
     size_t workspace_bytes, scratch_bytes;
     const char *impl;
+    /* What backward reads besides diff_dst; what it does not read need not be kept. */
+    bool reads_src[DDPI_MAX_SOURCES], reads_dst;
+    /* Backward takes a second gradient of dst and sums both on its way. */
+    bool sums_diff_dst;
+    /* After backward diff_dst holds the gradient of this source, which gets no buffer of its own;
+     * DDPI_NO_SOURCE: of none. */
+    int diff_dst_becomes;
+    /* A forward costs little beside a convolution's: its output may be dropped and made again. */
+    bool cheap;
 } ddpi_layer_plan;
+
+enum { DDPI_NO_SOURCE = -1 };
 
 /* What a pass works on. Pointers into device memory; those that a pass does not need may be NULL.
  */
@@ -44,11 +60,15 @@ typedef struct ddpi_pass {
     const float *params; /* the flat buffers */
     float *grads;
     ddp_param_table *table;
-    const void *src;
+    float *running; /* flat running statistics; NULL: forward leaves them alone */
+    const void *src[DDPI_MAX_SOURCES];
     void *dst;
-    void *diff_src; /* NULL: the plan was made without need_diff_src */
-    void *diff_dst;
+    void *diff_src[DDPI_MAX_SOURCES]; /* NULL: not wanted, or diff_dst becomes it */
+    void *diff_dst, *diff_dst2;       /* diff_dst2: NULL unless the plan sums both */
     void *workspace, *scratch;
+    const ddp_model_input *input;
+    const ddp_model_sync *sync; /* NULL: statistics are this shard's own */
+    bool replay;                /* a forward that only makes its output again */
 } ddpi_pass;
 
 struct ddpi_layer_ops {
@@ -56,11 +76,13 @@ struct ddpi_layer_ops {
     /* Copies what it needs of spec (the core has checked name and type). */
     ddp_status (*create)(const ddp_layer_spec *spec, ddpi_layer **layer_out);
     void (*destroy)(ddpi_layer *layer);
+    int sources; /* 1 or 2 */
     /* Takes over the work of `other`, its only neighbour on that side; false (and no change) if it
-     * cannot. */
+     * cannot. Taking over a layer of two sources makes this one of two: its own, and the other. */
     bool (*absorb)(ddpi_layer *layer, const ddpi_layer *other, ddpi_side side);
-    /* Output shape for a source shape with batch. Messages need not name the layer. */
-    ddp_status (*infer)(ddpi_layer *layer, const ddp_shape *src, ddp_shape *dst_out);
+    /* Output shape for the sources' shapes with batch. Messages need not name the layer. */
+    ddp_status (*infer)(ddpi_layer *layer, const ddp_shape *const src[DDPI_MAX_SOURCES],
+                        ddp_shape *dst_out);
     /* Operations of one pass forward, and of everything that backward runs. */
     ddp_status (*flops)(const ddpi_layer *layer, const ddp_shape *src, bool need_diff_src,
                         double flops_out[2]);
@@ -68,6 +90,8 @@ struct ddpi_layer_ops {
     void (*plan_destroy)(ddpi_layer_plan *plan);
     /* Adds the layer's parameters; after the first plan. */
     ddp_status (*add_params)(ddpi_layer *layer, ddp_param_table *table);
+    /* Adds its running statistics; NULL: it has none. */
+    ddp_status (*add_buffers)(ddpi_layer *layer, ddp_buffer_table *table);
     ddp_status (*forward)(ddpi_layer *layer, ddpi_layer_plan *plan, const ddpi_pass *pass);
     /* Gradients of parameters, then of the source, then ddp_param_grad_done(): whoever hears of the
      * last parameter of a bucket may change parameters at once, so nothing may need them any more.
@@ -76,7 +100,8 @@ struct ddpi_layer_ops {
 };
 
 extern const ddpi_layer_ops ddpi_layer_conv2d, ddpi_layer_linear, ddpi_layer_relu,
-    ddpi_layer_avgpool, ddpi_layer_maxpool, ddpi_layer_flatten;
+    ddpi_layer_avgpool, ddpi_layer_maxpool, ddpi_layer_globalavgpool, ddpi_layer_flatten,
+    ddpi_layer_batchnorm, ddpi_layer_add, ddpi_layer_dropout;
 
 /* NULL if there is no such type. */
 const ddpi_layer_ops *ddpi_layer_find(const char *type);

@@ -10,7 +10,9 @@ static ddp_status create(const ddp_layer_spec *spec, ddpi_layer **layer_out)
         .kind = DDP_OP_LINEAR,
         .u.linear = {.out_features = spec->out, .bias = !spec->no_bias},
     };
-    return ddpi_op_layer_create(&ddpi_layer_linear, spec, &desc, !spec->no_bias, layer_out);
+    DDP_TRY(ddpi_op_layer_create(&ddpi_layer_linear, spec, &desc, !spec->no_bias, layer_out));
+    ((ddpi_op_layer *)*layer_out)->reads_src = true;
+    return DDP_OK;
 }
 
 static bool absorb(ddpi_layer *layer, const ddpi_layer *other, ddpi_side side)
@@ -20,6 +22,7 @@ static bool absorb(ddpi_layer *layer, const ddpi_layer *other, ddpi_side side)
     if (!ddpi_op_layer_is(other, side, &ddpi_layer_relu, DDPI_AFTER))
         return false;
     ((ddpi_op_layer *)layer)->desc.u.linear.relu = true;
+    ((ddpi_op_layer *)layer)->reads_dst = true;
     return true;
 }
 

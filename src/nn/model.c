@@ -1,8 +1,8 @@
 /* model.c - a model's graph: building it from layer specifications, and its life.
  *
- * The graph is an ordered list of nodes; each reads an earlier node's output (so far always the one
- * before). When all layers are added, neighbours may take over each other's work: what is absorbed
- * stays in the list, for its name and the summary, but has no plans and no buffers. This file and
+ * The graph is an ordered list of nodes; each reads one or two earlier nodes' outputs. When all
+ * layers are added, neighbours may take over each other's work: what is absorbed stays in the list,
+ * for its name and the summary, but has no plans and no buffers. This file and
  * its siblings know no layer types, only the table in layer_impl.h. One thread. */
 #include "ddp/model.h"
 
@@ -14,7 +14,8 @@
 enum {
     FIRST_CAPACITY = 16,
     SHAPE_BYTES = 64,
-    TYPES_BYTES = 128,
+    TYPES_BYTES = 192,
+    NO_NODE = -2,
     LAYER_NAME_MAX = DDP_PARAM_NAME_BYTES - 16 /* leaves room for ".weight" and its like */
 };
 
@@ -25,7 +26,7 @@ struct ddp_model_builder {
 int ddpi_model_last(const ddp_model *model)
 {
     const int last = model->node_count - 1;
-    return model->nodes[last].absorbed ? model->nodes[last].source : last;
+    return model->nodes[last].absorbed ? model->nodes[last].source[0] : last;
 }
 
 ddp_shape ddpi_model_shape(const ddp_model *model, int node, int64_t batch)
@@ -88,49 +89,126 @@ static ddp_status check_spec(const ddp_model *model, const ddp_layer_spec *spec)
     return DDP_OK;
 }
 
+static int find_node(const ddp_model *model, const char *name)
+{
+    for (int i = 0; i < model->node_count; i++)
+        if (strcmp(model->nodes[i].layer->spec.name, name) == 0)
+            return i;
+    return NO_NODE;
+}
+
+/* The nodes that a layer reads; the one before unless it names another. */
+static ddp_status resolve_inputs(const ddp_model *model, const ddp_layer_spec *spec,
+                                 ddpi_node *node)
+{
+    const char *const names[DDPI_MAX_SOURCES] = {spec->input, spec->input2};
+    node->inputs = ddpi_layer_find(spec->type)->sources;
+    node->sources = node->inputs;
+    node->input[1] = node->source[1] = NO_NODE;
+    for (int i = 0; i < node->inputs; i++) {
+        const bool before = i == 0 && names[i] == NULL;
+        if (!before && names[i] == NULL)
+            return DDP_FAIL(DDP_ERR_SHAPE,
+                            "layer %s (%s): it reads two layers, the second is not "
+                            "named",
+                            spec->name, spec->type);
+        node->input[i] = before ? model->node_count - 1 /* DDPI_MODEL_INPUT for the first */
+                                : find_node(model, names[i]);
+        if (node->input[i] == NO_NODE)
+            return DDP_FAIL(DDP_ERR_SHAPE, "layer %s (%s): there is no layer %s before it",
+                            spec->name, spec->type, names[i]);
+        node->source[i] = node->input[i];
+    }
+    return DDP_OK;
+}
+
+static ddp_status infer_node(const ddp_model *model, ddpi_node *node)
+{
+    ddp_shape shapes[DDPI_MAX_SOURCES];
+    const ddp_shape *src[DDPI_MAX_SOURCES] = {NULL, NULL};
+    for (int i = 0; i < node->inputs; i++) {
+        shapes[i] = ddpi_model_shape(model, node->input[i], 1);
+        src[i] = &shapes[i];
+    }
+    node->src = shapes[0];
+    const ddp_status st = node->layer->ops->infer(node->layer, src, &node->dst);
+    if (st == DDP_OK)
+        return DDP_OK;
+    char text[SHAPE_BYTES];
+    return ddp_status_prefix(st, "layer %s (%s) on %s", node->layer->spec.name,
+                             node->layer->spec.type,
+                             ddpi_model_format_sample(&node->src, text, sizeof text));
+}
+
 ddp_status ddp_model_add(ddp_model_builder *builder, const ddp_layer_spec *spec)
 {
     ddp_model *model = builder->model;
+    ddpi_node node = {0};
     DDP_TRY(check_spec(model, spec));
     DDP_TRY(reserve_node(model));
-    const int input = model->node_count - 1; /* DDPI_MODEL_INPUT for the first */
-    ddpi_node node = {.input = input, .source = input, .src = ddpi_model_shape(model, input, 1)};
+    DDP_TRY(resolve_inputs(model, spec, &node));
     DDP_TRY(ddpi_layer_find(spec->type)->create(spec, &node.layer));
-    const ddp_status st = node.layer->ops->infer(node.layer, &node.src, &node.dst);
+    node.layer->number = (uint32_t)model->node_count;
+    node.layer->spec.input = node.layer->spec.input2 = NULL; /* the caller's memory */
+    const ddp_status st = infer_node(model, &node);
     if (st != DDP_OK) {
-        char text[SHAPE_BYTES];
         node.layer->ops->destroy(node.layer);
-        return ddp_status_prefix(st, "layer %s (%s) on %s", spec->name, spec->type,
-                                 ddpi_model_format_sample(&node.src, text, sizeof text));
+        return st;
     }
     model->nodes[model->node_count++] = node;
     return DDP_OK;
 }
 
-/* The one node that reads `index`, or -1 if there are none or several. */
+static bool reads(const ddpi_node *node, int index)
+{
+    return node->input[0] == index || (node->inputs == 2 && node->input[1] == index);
+}
+
+/* The one node that reads `index`, or NO_NODE if there are none or several. */
 static int only_reader(const ddp_model *model, int index)
 {
-    int reader = -1;
+    int reader = NO_NODE;
     for (int i = index + 1; i < model->node_count; i++) {
-        if (model->nodes[i].input != index)
+        if (!reads(&model->nodes[i], index))
             continue;
-        if (reader >= 0)
-            return -1;
+        if (reader != NO_NODE)
+            return NO_NODE;
         reader = i;
     }
     return reader;
 }
 
-static bool is_absorbed(ddp_model *model, int index)
+/* Whether what makes input number `which` takes over the node. It runs at its own place in the
+ * order, so the other input must be there by then. */
+static bool is_taken_by_source(ddp_model *model, int index, int which)
 {
     ddpi_node *node = &model->nodes[index];
-    if (node->source >= 0 && only_reader(model, node->input) == index) {
-        ddpi_layer *before = model->nodes[node->source].layer;
-        if (before->ops->absorb(before, node->layer, DDPI_AFTER))
-            return true;
+    const int source = node->source[which], other = node->source[1 - which];
+    if (source < 0 || only_reader(model, node->input[which]) != index)
+        return false;
+    ddpi_node *before = &model->nodes[source];
+    if (node->sources == 2 && (before->sources == 2 || other >= source))
+        return false;
+    if (!before->layer->ops->absorb(before->layer, node->layer, DDPI_AFTER))
+        return false;
+    if (node->sources == 2) {
+        before->source[before->sources++] = other;
+        node->source[0] = source;
+        node->sources = 1;
     }
+    return true;
+}
+
+static bool is_absorbed(ddp_model *model, int index)
+{
+    const ddpi_node *node = &model->nodes[index];
+    /* The later of two sources first: the other is there when it runs. */
+    const int later = node->sources == 2 && node->source[1] > node->source[0];
+    if (is_taken_by_source(model, index, later) ||
+        (node->sources == 2 && is_taken_by_source(model, index, 1 - later)))
+        return true;
     const int reader = only_reader(model, index);
-    if (reader < 0)
+    if (reader == NO_NODE || node->sources == 2)
         return false;
     ddpi_layer *behind = model->nodes[reader].layer;
     return behind->ops->absorb(behind, node->layer, DDPI_BEFORE);
@@ -141,8 +219,9 @@ static void absorb_neighbours(ddp_model *model)
 {
     for (int i = 0; i < model->node_count; i++) {
         ddpi_node *node = &model->nodes[i];
-        if (node->input >= 0 && model->nodes[node->input].absorbed)
-            node->source = model->nodes[node->input].source;
+        for (int k = 0; k < node->sources; k++)
+            if (node->input[k] >= 0 && model->nodes[node->input[k]].absorbed)
+                node->source[k] = model->nodes[node->input[k]].source[0];
         node->absorbed = is_absorbed(model, i);
     }
 }
@@ -153,13 +232,30 @@ static ddp_status settle_backward(ddp_model *model)
     uint32_t init_number = 0;
     for (int i = 0; i < model->node_count; i++) {
         ddpi_node *node = &model->nodes[i];
-        node->need_diff_src = node->source >= 0 && model->nodes[node->source].backward;
-        node->backward = node->need_diff_src || node->layer->param_count > 0;
+        node->backward = node->layer->param_count > 0;
+        for (int k = 0; k < node->sources; k++) {
+            const int source = node->source[k];
+            node->need_diff_src[k] = source >= 0 && model->nodes[source].backward;
+            node->backward = node->backward || node->need_diff_src[k];
+        }
         node->layer->first_init_number = init_number;
         init_number += (uint32_t)node->layer->param_count;
         if (!node->absorbed)
-            DDP_TRY(
-                node->layer->ops->flops(node->layer, &node->src, node->need_diff_src, node->flops));
+            DDP_TRY(node->layer->ops->flops(node->layer, &node->src, node->need_diff_src[0],
+                                            node->flops));
+    }
+    return DDP_OK;
+}
+
+static ddp_status check_readers(const ddp_model *model)
+{
+    for (int i = 0; i + 1 < model->node_count; i++) {
+        bool read = false;
+        for (int k = i + 1; k < model->node_count && !read; k++)
+            read = reads(&model->nodes[k], i);
+        if (!read)
+            return DDP_FAIL(DDP_ERR_SHAPE, "layer %s (%s): no layer reads its output",
+                            model->nodes[i].layer->spec.name, model->nodes[i].layer->spec.type);
     }
     return DDP_OK;
 }
@@ -215,7 +311,9 @@ ddp_status ddp_model_create(const ddp_model_def *def, const ddp_model_opts *opts
     ddp_model_builder builder = {model};
     DDP_TRY_GOTO(st, def->build(&builder, opts), err_destroy);
     DDP_TRY_GOTO(st, check_output(model), err_destroy);
+    DDP_TRY_GOTO(st, check_readers(model), err_destroy);
     absorb_neighbours(model);
+    model->nodes[ddpi_model_last(model)].layer->f32 = true;
     DDP_TRY_GOTO(st, settle_backward(model), err_destroy);
     DDP_TRY_GOTO(st, ddp_device_alloc(device, DDP_ALIGN_BYTES, (void **)(void *)&model->loss),
                  err_destroy);
@@ -236,6 +334,7 @@ void ddp_model_destroy(ddp_model *model)
         ddpi_plan_set_destroy(model, set);
     }
     ddp_param_table_destroy(model->table);
+    ddp_buffer_table_destroy(model->buffers);
     for (int i = 0; i < model->node_count; i++)
         model->nodes[i].layer->ops->destroy(model->nodes[i].layer);
     if (model->arena != NULL)
@@ -252,7 +351,27 @@ void ddp_model_bind(ddp_model *model, float *params, float *grads)
     model->grads = grads;
 }
 
+void ddp_model_bind_running(ddp_model *model, float *running)
+{
+    model->running = running;
+}
+
+ddp_status ddp_model_sync_norms(ddp_model *model, const ddp_model_sync *sync)
+{
+    if (model->awaiting != NULL)
+        return DDP_FAIL(DDP_ERR_INTERNAL,
+                        "model %s: norms cannot change between a forward and its backward",
+                        model->def->name);
+    model->sync = sync;
+    return DDP_OK;
+}
+
 /* ---- queries ---- */
+
+const ddp_buffer_table *ddp_model_buffers(ddp_model *model)
+{
+    return model->buffers;
+}
 
 ddp_param_table *ddp_model_params(ddp_model *model)
 {

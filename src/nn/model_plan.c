@@ -1,20 +1,12 @@
-/* model_plan.c - plan sets: plans of all layers for one batch size, and where their buffers lie.
+/* model_plan.c - plan sets: plans of all layers for one batch size, and the arena they share.
  *
- * All sets share one arena, as large as the largest of them; a set's buffers are offsets into it. A
- * training set keeps every output until backward. Gradients of outputs, and in a set for inference
- * the outputs too, are dead as soon as the next layer has run, so two buffers take turns. Scratch
- * memory is shared by all passes. The first set fixes the layouts of the weights, and with them the
- * parameter table. One thread. */
+ * All sets share one arena, as large as the largest of them; a set's buffers are offsets into it
+ * (model_schedule.c, model_place.c). The first set fixes the layouts of the weights, and with them
+ * the parameter table. One thread. */
 #include <stdio.h>
 
 #include "ddp/memory.h"
 #include "nn/model_impl.h"
-
-/* Two buffers that take turns; each is as large as what it ever holds. */
-typedef struct turns {
-    size_t bytes[2];
-    int next;
-} turns;
 
 static size_t aligned(size_t bytes)
 {
@@ -26,15 +18,6 @@ static size_t take(size_t *end, size_t bytes)
     const size_t offset = *end;
     *end += aligned(bytes);
     return offset;
-}
-
-static int turn(turns *buffers, size_t bytes)
-{
-    const int mine = buffers->next;
-    buffers->next = 1 - mine;
-    if (bytes > buffers->bytes[mine])
-        buffers->bytes[mine] = bytes;
-    return mine;
 }
 
 static size_t max_size(size_t a, size_t b)
@@ -54,13 +37,14 @@ void ddpi_plan_set_destroy(const ddp_model *model, ddpi_plan_set *set)
 {
     if (set == NULL)
         return;
-    if (set->nodes != NULL)
+    if (set->plans != NULL)
         for (int i = 0; i < model->node_count; i++)
-            if (set->nodes[i].plan != NULL)
-                model->nodes[i].layer->ops->plan_destroy(set->nodes[i].plan);
+            if (set->plans[i] != NULL)
+                model->nodes[i].layer->ops->plan_destroy(set->plans[i]);
     ddp_op_plan_destroy(set->loss);
     ddp_op_plan_destroy(set->logits);
-    ddp_free(set->nodes);
+    ddpi_schedule_free(&set->schedule);
+    ddp_free(set->plans);
     ddp_free(set);
 }
 
@@ -72,13 +56,17 @@ static ddp_status plan_layers(const ddp_model *model, ddpi_plan_set *set, ddp_la
         const ddpi_node *node = &model->nodes[i];
         if (node->absorbed)
             continue;
-        const ddpi_plan_opts opts = {
+        ddpi_plan_opts opts = {
             .device = model->device,
-            .src = node->source < 0 ? input : set->nodes[node->source].plan->dst,
             .training = set->training,
-            .need_diff_src = set->training && node->need_diff_src,
+            .bf16 = model->opts.bf16 && !node->layer->f32,
         };
-        const ddp_status st = node->layer->ops->plan(node->layer, &opts, &set->nodes[i].plan);
+        for (int k = 0; k < node->sources; k++) {
+            const int source = node->source[k];
+            opts.src[k] = source < 0 ? input : set->plans[source]->dst;
+            opts.need_diff_src[k] = set->training && node->need_diff_src[k];
+        }
+        const ddp_status st = node->layer->ops->plan(node->layer, &opts, &set->plans[i]);
         if (st != DDP_OK)
             return ddp_status_prefix(st, "layer %s (%s)", node->layer->spec.name,
                                      node->layer->spec.type);
@@ -88,7 +76,7 @@ static ddp_status plan_layers(const ddp_model *model, ddpi_plan_set *set, ddp_la
 
 static ddp_status plan_loss(const ddp_model *model, ddpi_plan_set *set)
 {
-    ddp_layout *logits = set->nodes[ddpi_model_last(model)].plan->dst;
+    ddp_layout *logits = set->plans[ddpi_model_last(model)]->dst;
     const ddp_op_desc loss = {
         .kind = DDP_OP_SOFTMAX_XENT,
         .training = set->training,
@@ -114,78 +102,24 @@ static ddp_status plan_all(const ddp_model *model, ddpi_plan_set *set)
     return st;
 }
 
-/* ---- placing buffers ---- */
+/* ---- memory ---- */
 
-static void place_kept_outputs(const ddp_model *model, ddpi_plan_set *set)
+/* The schedule's buffers, and behind them what only inference uses. */
+static ddp_status place(const ddp_model *model, ddpi_plan_set *set)
 {
-    for (int i = 0; i < model->node_count; i++) {
-        ddpi_node_plan *node = &set->nodes[i];
-        if (node->plan == NULL)
-            continue;
-        node->dst = take(&set->bytes, ddp_layout_bytes(node->plan->dst));
-        node->workspace = take(&set->bytes, node->plan->workspace_bytes);
-    }
-}
-
-/* Valid for a chain: a node reads only the output of the node before. */
-static void place_passing_outputs(const ddp_model *model, ddpi_plan_set *set)
-{
-    turns buffers = {0};
-    size_t workspace_bytes = 0;
-    for (int i = 0; i < model->node_count; i++) {
-        ddpi_node_plan *node = &set->nodes[i];
-        if (node->plan == NULL)
-            continue;
-        node->dst = (size_t)turn(&buffers, ddp_layout_bytes(node->plan->dst));
-        workspace_bytes = max_size(workspace_bytes, node->plan->workspace_bytes);
-    }
-    const size_t starts[2] = {take(&set->bytes, buffers.bytes[0]),
-                              take(&set->bytes, buffers.bytes[1])};
-    const size_t workspace = take(&set->bytes, workspace_bytes);
-    for (int i = 0; i < model->node_count; i++) {
-        set->nodes[i].dst = starts[set->nodes[i].dst];
-        set->nodes[i].workspace = workspace;
-    }
-}
-
-/* In backward order: the loss writes the first gradient, each node the one of its source. */
-static void place_gradients(const ddp_model *model, ddpi_plan_set *set)
-{
-    turns buffers = {0};
-    for (int i = model->node_count - 1; i >= 0; i--) {
-        ddpi_node_plan *node = &set->nodes[i];
-        if (node->plan != NULL)
-            node->diff_dst = (size_t)turn(&buffers, ddp_layout_bytes(node->plan->dst));
-        if (!model->nodes[i].need_diff_src && !model->nodes[i].absorbed)
-            break;
-    }
-    const size_t starts[2] = {take(&set->bytes, buffers.bytes[0]),
-                              take(&set->bytes, buffers.bytes[1])};
-    for (int i = 0; i < model->node_count; i++)
-        set->nodes[i].diff_dst = starts[set->nodes[i].diff_dst];
-    set->loss_diff = set->nodes[ddpi_model_last(model)].diff_dst;
-}
-
-static void place(const ddp_model *model, ddpi_plan_set *set)
-{
+    DDP_TRY(ddpi_schedule_make(model, set));
+    set->bytes = set->schedule.bytes;
+    if (set->training)
+        return DDP_OK;
     size_t scratch_bytes = ddp_op_plan_scratch_bytes(set->loss);
-    for (int i = 0; i < model->node_count; i++)
-        if (set->nodes[i].plan != NULL)
-            scratch_bytes = max_size(scratch_bytes, set->nodes[i].plan->scratch_bytes);
-    if (set->training) {
-        place_kept_outputs(model, set);
-        place_gradients(model, set);
-    } else {
-        place_passing_outputs(model, set);
-        ddp_layout *logits = set->nodes[ddpi_model_last(model)].plan->dst;
-        set->loss_diff = take(&set->bytes, ddp_layout_bytes(logits));
-    }
-    set->loss_workspace = take(&set->bytes, ddp_op_plan_workspace_bytes(set->loss));
+    set->loss_diff = take(&set->bytes, ddp_layout_bytes(set->plans[ddpi_model_last(model)]->dst));
     if (set->logits != NULL) {
         scratch_bytes = max_size(scratch_bytes, ddp_op_plan_scratch_bytes(set->logits));
         set->plain_logits = take(&set->bytes, ddp_layout_bytes(ddp_op_plan_dst(set->logits)));
     }
+    set->loss_workspace = take(&set->bytes, ddp_op_plan_workspace_bytes(set->loss));
     set->scratch = take(&set->bytes, scratch_bytes);
+    return DDP_OK;
 }
 
 /* Takes the new arena before it gives up the old one, so that a failure leaves the model as it was.
@@ -208,23 +142,40 @@ static ddp_status grow_arena(ddp_model *model, size_t bytes)
     return DDP_OK;
 }
 
-/* ---- the parameter table ---- */
+/* ---- parameters and running statistics ---- */
 
-/* Backward visits the nodes from last to first. */
-static ddp_status make_table(ddp_model *model)
+/* Backward visits the nodes from last to first; buffers lie in forward order. */
+static ddp_status fill_tables(ddp_model *model, ddp_param_table *params, ddp_buffer_table *buffers)
 {
-    ddp_param_table *table;
-    DDP_TRY(ddp_param_table_create(&table));
     for (int i = model->node_count - 1; i >= 0; i--) {
         ddpi_layer *layer = model->nodes[i].layer;
-        const ddp_status st = layer->ops->add_params(layer, table);
-        if (st != DDP_OK) {
-            ddp_param_table_destroy(table);
+        const ddp_status st = layer->ops->add_params(layer, params);
+        if (st != DDP_OK)
             return ddp_status_prefix(st, "layer %s (%s)", layer->spec.name, layer->spec.type);
-        }
     }
-    model->table = table;
+    for (int i = 0; i < model->node_count; i++) {
+        ddpi_layer *layer = model->nodes[i].layer;
+        if (layer->ops->add_buffers != NULL)
+            DDP_TRY(layer->ops->add_buffers(layer, buffers));
+    }
     return DDP_OK;
+}
+
+static ddp_status make_tables(ddp_model *model)
+{
+    ddp_param_table *params = NULL;
+    ddp_buffer_table *buffers = NULL;
+    ddp_status st;
+    DDP_TRY_GOTO(st, ddp_param_table_create(&params), err);
+    DDP_TRY_GOTO(st, ddp_buffer_table_create(&buffers), err);
+    DDP_TRY_GOTO(st, fill_tables(model, params, buffers), err);
+    model->table = params;
+    model->buffers = buffers;
+    return DDP_OK;
+err:
+    ddp_param_table_destroy(params);
+    ddp_buffer_table_destroy(buffers);
+    return st;
 }
 
 ddp_status ddp_model_plan(ddp_model *model, int64_t batch, bool training)
@@ -239,11 +190,11 @@ ddp_status ddp_model_plan(ddp_model *model, int64_t batch, bool training)
     DDP_TRY(DDP_ALLOC(set, 1));
     set->batch = batch;
     set->training = training;
-    DDP_TRY_GOTO(st, DDP_ALLOC(set->nodes, (size_t)model->node_count), err_set);
+    DDP_TRY_GOTO(st, DDP_ALLOC(set->plans, (size_t)model->node_count), err_set);
     DDP_TRY_GOTO(st, plan_all(model, set), err_set);
-    place(model, set);
+    DDP_TRY_GOTO(st, place(model, set), err_set);
     if (model->table == NULL)
-        DDP_TRY_GOTO(st, make_table(model), err_set);
+        DDP_TRY_GOTO(st, make_tables(model), err_set);
     DDP_TRY_GOTO(st, grow_arena(model, set->bytes), err_set);
     ddpi_plan_set **tail = &model->sets;
     while (*tail != NULL)

@@ -9,27 +9,58 @@ static void *at(const ddp_model *model, size_t offset)
     return model->arena + offset;
 }
 
-static ddpi_pass pass_of(const ddp_model *model, const ddpi_plan_set *set, int index,
-                         const float *inputs)
+static void *buffer(const ddp_model *model, const ddpi_plan_set *set, int number)
 {
-    const ddpi_node *node = &model->nodes[index];
-    const ddpi_node_plan *plan = &set->nodes[index];
+    return number < 0 ? NULL : at(model, set->schedule.buffers[number].offset);
+}
+
+static ddpi_pass pass_of(const ddp_model *model, const ddpi_plan_set *set, const ddpi_step *step,
+                         const ddp_model_input *input)
+{
     ddpi_pass pass = {
         .stream = ddp_device_main_stream(model->device),
         .params = model->params,
         .grads = model->grads,
         .table = model->table,
-        .src = node->source < 0 ? (const void *)inputs : at(model, set->nodes[node->source].dst),
-        .dst = at(model, plan->dst),
-        .workspace = at(model, plan->workspace),
-        .scratch = at(model, set->scratch),
+        .running = model->running,
+        .dst = buffer(model, set, step->dst),
+        .diff_dst = buffer(model, set, step->diff_dst),
+        .diff_dst2 = buffer(model, set, step->diff_dst2),
+        .workspace = buffer(model, set, step->workspace),
+        .scratch = buffer(model, set, step->scratch),
+        .input = input,
+        .sync = model->sync,
+        .replay = step->kind == DDPI_STEP_REPLAY,
     };
-    if (set->training) {
-        pass.diff_dst = at(model, plan->diff_dst);
-        if (node->need_diff_src)
-            pass.diff_src = at(model, set->nodes[node->source].diff_dst);
+    for (int i = 0; i < DDPI_MAX_SOURCES; i++) {
+        pass.src[i] = step->src[i] == DDPI_SAMPLES ? (const void *)input->inputs
+                                                   : buffer(model, set, step->src[i]);
+        pass.diff_src[i] = buffer(model, set, step->diff_src[i]);
     }
     return pass;
+}
+
+static ddp_status run_step(const ddp_model *model, const ddpi_plan_set *set, const ddpi_step *step,
+                           const ddp_model_input *input)
+{
+    ddpi_layer *layer = model->nodes[step->node].layer;
+    ddpi_layer_plan *plan = set->plans[step->node];
+    const ddpi_pass pass = pass_of(model, set, step, input);
+    if (step->kind == DDPI_STEP_BACKWARD)
+        return layer->ops->backward(layer, plan, &pass);
+    if (step->kind == DDPI_STEP_ACCUMULATE)
+        return ddp_op_accumulate(model->device, pass.stream, plan->dst, pass.diff_dst,
+                                 pass.diff_dst2);
+    return layer->ops->forward(layer, plan, &pass);
+}
+
+/* Steps [from, to) of a set's schedule. */
+static ddp_status run_steps(const ddp_model *model, const ddpi_plan_set *set,
+                            const ddp_model_input *input, ddp_range range)
+{
+    for (size_t i = range.lo; i < range.hi; i++)
+        DDP_TRY(run_step(model, set, &set->schedule.steps[i], input));
+    return DDP_OK;
 }
 
 static ddp_status find_set(const ddp_model *model, const ddp_model_input *input, bool training,
@@ -44,47 +75,44 @@ static ddp_status find_set(const ddp_model *model, const ddp_model_input *input,
     return DDP_OK;
 }
 
-static ddp_status run_layers(const ddp_model *model, const ddpi_plan_set *set, const float *inputs)
-{
-    for (int i = 0; i < model->node_count; i++) {
-        if (set->nodes[i].plan == NULL)
-            continue;
-        const ddpi_pass pass = pass_of(model, set, i, inputs);
-        ddpi_layer *layer = model->nodes[i].layer;
-        DDP_TRY(layer->ops->forward(layer, set->nodes[i].plan, &pass));
-    }
-    return DDP_OK;
-}
-
-static ddp_status run_loss(const ddp_model *model, const ddpi_plan_set *set, const int32_t *labels,
-                           double *loss_out)
+static ddp_status run_loss(const ddp_model *model, const ddpi_plan_set *set,
+                           const ddp_op_args *args, double *loss_out)
 {
     ddp_stream *stream = ddp_device_main_stream(model->device);
-    DDP_ASSERT(labels != NULL);
-    const ddp_op_args args = {
-        .src = at(model, set->nodes[ddpi_model_last(model)].dst),
-        .diff_src = at(model, set->loss_diff),
-        .workspace = at(model, set->loss_workspace),
-        .scratch = at(model, set->scratch),
-        .labels = labels,
-        .loss = model->loss,
-    };
+    DDP_ASSERT(args->labels != NULL);
     DDP_TRY(ddp_device_zero(model->device, stream, model->loss, sizeof *model->loss));
-    DDP_TRY(ddp_op_run(set->loss, DDP_PASS_FORWARD, stream, &args));
+    DDP_TRY(ddp_op_run(set->loss, DDP_PASS_FORWARD, stream, args));
     DDP_TRY(ddp_device_copy(model->device, stream, loss_out, model->loss, sizeof *loss_out,
                             DDP_COPY_TO_HOST));
     return ddp_stream_sync(stream);
+}
+
+/* The loss of a training pass: its gradient is the first that backward reads. */
+static ddp_status run_training_loss(const ddp_model *model, const ddpi_plan_set *set,
+                                    const ddp_model_input *input, double *loss_out)
+{
+    const ddpi_step *step = &set->schedule.steps[set->schedule.loss];
+    const ddp_op_args args = {
+        .src = buffer(model, set, step->src[0]),
+        .diff_src = buffer(model, set, step->diff_dst),
+        .workspace = buffer(model, set, step->workspace),
+        .scratch = buffer(model, set, step->scratch),
+        .labels = input->labels,
+        .loss = model->loss,
+    };
+    return run_loss(model, set, &args, loss_out);
 }
 
 ddp_status ddp_model_forward(ddp_model *model, const ddp_model_input *input, double *loss_sum_out)
 {
     const ddpi_plan_set *set;
     DDP_TRY(find_set(model, input, true, &set));
+    const ddp_range forward = {0, (size_t)set->schedule.loss};
     model->awaiting = NULL;
-    DDP_TRY(run_layers(model, set, input->inputs));
-    DDP_TRY(run_loss(model, set, input->labels, loss_sum_out));
+    DDP_TRY(run_steps(model, set, input, forward));
+    DDP_TRY(run_training_loss(model, set, input, loss_sum_out));
     model->awaiting = set;
-    model->awaiting_inputs = input->inputs;
+    model->awaiting_input = *input;
     return DDP_OK;
 }
 
@@ -95,16 +123,33 @@ ddp_status ddp_model_backward(ddp_model *model)
         return DDP_FAIL(DDP_ERR_INTERNAL, "model %s: a backward without a forward before it",
                         model->def->name);
     DDP_ASSERT(model->grads != NULL);
+    const ddp_range backward = {(size_t)set->schedule.loss + 1, (size_t)set->schedule.step_count};
     model->awaiting = NULL;
     ddp_param_table_begin(model->table);
-    for (int i = model->node_count - 1; i >= 0; i--) {
-        if (set->nodes[i].plan == NULL || !model->nodes[i].backward)
-            continue;
-        const ddpi_pass pass = pass_of(model, set, i, model->awaiting_inputs);
-        ddpi_layer *layer = model->nodes[i].layer;
-        DDP_TRY(layer->ops->backward(layer, set->nodes[i].plan, &pass));
-    }
+    DDP_TRY(run_steps(model, set, &model->awaiting_input, backward));
     return ddp_param_table_end(model->table);
+}
+
+static void *last_output(const ddp_model *model, const ddpi_plan_set *set)
+{
+    return buffer(model, set, set->schedule.output[ddpi_model_last(model)]);
+}
+
+static ddp_status add_inference_loss(const ddp_model *model, const ddpi_plan_set *set,
+                                     const int32_t *labels, double *loss_sum)
+{
+    const ddp_op_args args = {
+        .src = last_output(model, set),
+        .diff_src = at(model, set->loss_diff),
+        .workspace = at(model, set->loss_workspace),
+        .scratch = at(model, set->scratch),
+        .labels = labels,
+        .loss = model->loss,
+    };
+    double loss;
+    DDP_TRY(run_loss(model, set, &args, &loss));
+    *loss_sum += loss;
+    return DDP_OK;
 }
 
 ddp_status ddp_model_infer(ddp_model *model, const ddp_model_input *input, const float **logits_out,
@@ -112,14 +157,12 @@ ddp_status ddp_model_infer(ddp_model *model, const ddp_model_input *input, const
 {
     const ddpi_plan_set *set;
     DDP_TRY(find_set(model, input, false, &set));
+    const ddp_range all = {0, (size_t)set->schedule.step_count};
     model->awaiting = NULL; /* the arena is shared */
-    DDP_TRY(run_layers(model, set, input->inputs));
-    if (loss_sum != NULL) {
-        double loss;
-        DDP_TRY(run_loss(model, set, input->labels, &loss));
-        *loss_sum += loss;
-    }
-    const void *logits = at(model, set->nodes[ddpi_model_last(model)].dst);
+    DDP_TRY(run_steps(model, set, input, all));
+    if (loss_sum != NULL)
+        DDP_TRY(add_inference_loss(model, set, input->labels, loss_sum));
+    const void *logits = last_output(model, set);
     if (set->logits != NULL) {
         const ddp_op_args args = {
             .src = logits, .dst = at(model, set->plain_logits), .scratch = at(model, set->scratch)};
@@ -146,12 +189,13 @@ ddp_status ddp_model_export_output(ddp_model *model, const char *name, float *pl
         if (count != (size_t)ddp_shape_count(&shape))
             return DDP_FAIL(DDP_ERR_SHAPE, "layer %s: its output has %lld elements, not %zu", name,
                             (long long)ddp_shape_count(&shape), count);
-        const int holder = node->absorbed ? node->source : i;
+        const int holder = node->absorbed ? node->source[0] : i;
         if (holder < 0) /* the samples themselves */
             return ddp_device_copy(model->device, ddp_device_main_stream(model->device), plain,
-                                   model->awaiting_inputs, count * sizeof *plain, DDP_COPY_TO_HOST);
-        return ddp_layout_export(model->device, set->nodes[holder].plan->dst,
-                                 at(model, set->nodes[holder].dst), plain);
+                                   model->awaiting_input.inputs, count * sizeof *plain,
+                                   DDP_COPY_TO_HOST);
+        return ddp_layout_export(model->device, set->plans[holder]->dst,
+                                 buffer(model, set, set->schedule.output[holder]), plain);
     }
     return DDP_FAIL(DDP_ERR_SHAPE, "model %s has no layer %s", model->def->name, name);
 }

@@ -45,7 +45,16 @@ static const char *impl_of(const ddp_model *model, int index)
 {
     if (model->nodes[index].absorbed)
         return "(fused)";
-    return model->sets == NULL ? "-" : model->sets->nodes[index].plan->impl;
+    return model->sets == NULL ? "-" : model->sets->plans[index]->impl;
+}
+
+static void append_memory(text *out, const ddpi_plan_set *set)
+{
+    append(out, "activations for %lld samples (%s): %.2f MiB", (long long)set->batch,
+           set->training ? "training" : "inference", (double)set->bytes / (1 << 20));
+    if (set->segments > 0)
+        append(out, ", recomputed in %d segments", set->segments);
+    append(out, "\n");
 }
 
 ddp_status ddp_model_summary(const ddp_model *model, char **text_out)
@@ -56,13 +65,13 @@ ddp_status ddp_model_summary(const ddp_model *model, char **text_out)
     append(&out, "model %s, input %s, %lld classes\n", model->def->name,
            ddp_shape_format(&model->opts.input_shape, shape, sizeof shape),
            (long long)model->opts.classes);
-    append(&out, "%-12s %-8s %-12s %12s %10s  %s\n", "layer", "type", "output", "parameters",
+    append(&out, "%-22s %-13s %-12s %12s %10s  %s\n", "layer", "type", "output", "parameters",
            "MFLOP", "implementation");
     int64_t elements = 0;
     for (int i = 0; i < model->node_count; i++) {
         const ddpi_node *node = &model->nodes[i];
         elements += node->layer->param_elements;
-        append(&out, "%-12.40s %-8s %-12s %12lld %10.3f  %.80s\n", node->layer->spec.name,
+        append(&out, "%-22.40s %-13s %-12s %12lld %10.3f  %.80s\n", node->layer->spec.name,
                node->layer->spec.type, ddpi_model_format_sample(&node->dst, shape, sizeof shape),
                (long long)node->layer->param_elements, node->flops[0] / 1e6, impl_of(model, i));
     }
@@ -70,8 +79,7 @@ ddp_status ddp_model_summary(const ddp_model *model, char **text_out)
            (long long)elements, ddp_model_forward_flops(model) / 1e6,
            ddp_model_train_flops(model) / 1e6);
     for (const ddpi_plan_set *set = model->sets; set != NULL; set = set->next)
-        append(&out, "activations for %lld samples (%s): %.2f MiB\n", (long long)set->batch,
-               set->training ? "training" : "inference", (double)set->bytes / (1 << 20));
+        append_memory(&out, set);
     *text_out = out.start;
     return DDP_OK;
 }
@@ -87,6 +95,7 @@ ddp_status ddp_model_fingerprint(const ddp_model *model, char **text_out)
     append(&out, "model=%s\nmodel.input=%s\nmodel.classes=%lld\nmodel.label_smoothing=%.17g\n",
            model->def->name, ddp_shape_format(&model->opts.input_shape, shape, sizeof shape),
            (long long)model->opts.classes, model->opts.label_smoothing);
+    append(&out, "model.bf16=%d\n", model->opts.bf16);
     for (int i = 0; i < model->node_count; i++) {
         const ddpi_node *node = &model->nodes[i];
         append(&out, "layer.%.60s=%s %s %.80s\n", node->layer->spec.name, node->layer->spec.type,

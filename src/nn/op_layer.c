@@ -15,25 +15,32 @@ typedef struct op_layer_plan {
     ddp_op_plan *op;
 } op_layer_plan;
 
-ddp_status ddpi_op_layer_create(const ddpi_layer_ops *ops, const ddp_layer_spec *spec,
-                                const ddp_op_desc *desc, bool has_bias, ddpi_layer **layer_out)
+ddp_status ddpi_op_layer_init(ddpi_op_layer *layer, const ddpi_layer_ops *ops,
+                              const ddp_layer_spec *spec, const ddp_op_desc *desc, bool has_bias)
 {
-    ddpi_op_layer *layer;
     char *name;
-    ddp_status st;
-    DDP_TRY(DDP_ALLOC(layer, 1));
-    DDP_TRY_GOTO(st, ddp_strdup(spec->name, &name), err_free);
+    DDP_TRY(ddp_strdup(spec->name, &name));
     layer->base.ops = ops;
     layer->base.spec = *spec;
     layer->base.spec.type = ops->type;
     layer->base.spec.name = name;
     layer->desc = *desc;
     layer->has_bias = has_bias;
+    return DDP_OK;
+}
+
+ddp_status ddpi_op_layer_create(const ddpi_layer_ops *ops, const ddp_layer_spec *spec,
+                                const ddp_op_desc *desc, bool has_bias, ddpi_layer **layer_out)
+{
+    ddpi_op_layer *layer;
+    DDP_TRY(DDP_ALLOC(layer, 1));
+    const ddp_status st = ddpi_op_layer_init(layer, ops, spec, desc, has_bias);
+    if (st != DDP_OK) {
+        ddp_free(layer);
+        return st;
+    }
     *layer_out = &layer->base;
     return DDP_OK;
-err_free:
-    ddp_free(layer);
-    return st;
 }
 
 bool ddpi_op_layer_is(const ddpi_layer *other, ddpi_side side, const ddpi_layer_ops *want_ops,
@@ -57,10 +64,11 @@ void ddpi_op_layer_destroy(ddpi_layer *base)
     ddp_free(layer);
 }
 
-ddp_status ddpi_op_layer_infer(ddpi_layer *base, const ddp_shape *src, ddp_shape *dst_out)
+ddp_status ddpi_op_layer_infer(ddpi_layer *base, const ddp_shape *const src[DDPI_MAX_SOURCES],
+                               ddp_shape *dst_out)
 {
     ddpi_op_layer *layer = (ddpi_op_layer *)base;
-    DDP_TRY(ddp_op_infer(&layer->desc, src, dst_out, &layer->weight_shape));
+    DDP_TRY(ddp_op_infer(&layer->desc, src[0], dst_out, &layer->weight_shape));
     base->param_count = 0;
     base->param_elements = 0;
     if (layer->weight_shape.ndim == 0)
@@ -104,17 +112,24 @@ ddp_status ddpi_op_layer_plan(ddpi_layer *base, const ddpi_plan_opts *opts,
     op_layer_plan *plan;
     ddp_status st;
     DDP_TRY(DDP_ALLOC(plan, 1));
+    layer->device = opts->device;
     ddp_op_desc desc = layer->desc;
     desc.training = opts->training;
-    desc.need_diff_src = opts->need_diff_src;
+    desc.need_diff_src = opts->need_diff_src[0];
+    desc.bf16 = opts->bf16;
+    desc.src2 = opts->src[1];
     DDP_TRY_GOTO(
-        st, ddp_op_plan_create(opts->device, &desc, opts->src, layer->weight_layout, &plan->op),
+        st, ddp_op_plan_create(opts->device, &desc, opts->src[0], layer->weight_layout, &plan->op),
         err_free);
     DDP_TRY_GOTO(st, fix_layouts(layer, opts->device, plan->op), err_plan);
     plan->base.dst = ddp_op_plan_dst(plan->op);
     plan->base.workspace_bytes = ddp_op_plan_workspace_bytes(plan->op);
     plan->base.scratch_bytes = ddp_op_plan_scratch_bytes(plan->op);
     plan->base.impl = ddp_op_plan_impl(plan->op);
+    plan->base.reads_src[0] = layer->reads_src;
+    plan->base.reads_dst = layer->reads_dst;
+    plan->base.diff_dst_becomes = DDPI_NO_SOURCE;
+    plan->base.cheap = layer->cheap;
     *plan_out = &plan->base;
     return DDP_OK;
 err_plan:
@@ -150,7 +165,9 @@ static ddp_status add_param(const ddpi_op_layer *layer, ddp_param_table *table, 
     } else {
         param.shape = layer->weight_shape;
         param.layout = layer->weight_layout;
-        param.flags = DDP_PARAM_TRAINABLE | DDP_PARAM_DECAY;
+        /* A norm's weights are scales around 1: decay would pull them to 0. */
+        param.flags =
+            DDP_PARAM_TRAINABLE | (layer->weight_shape.ndim > 1 ? (unsigned)DDP_PARAM_DECAY : 0);
         param.init_number = layer->base.first_init_number;
         param.init = layer->base.spec.weight_init;
     }
@@ -173,13 +190,21 @@ ddp_status ddpi_op_layer_add_params(ddpi_layer *base, ddp_param_table *table)
 
 /* ---- passes ---- */
 
-static ddp_op_args args_of(const ddpi_op_layer *layer, const ddpi_pass *pass)
+ddp_op_plan *ddpi_op_layer_plan_op(const ddpi_layer_plan *plan)
+{
+    return ((const op_layer_plan *)plan)->op;
+}
+
+ddp_op_args ddpi_op_layer_args(const ddpi_op_layer *layer, const ddpi_pass *pass)
 {
     ddp_op_args args = {
-        .src = pass->src,
+        .src = pass->src[0],
+        .src2 = pass->src[1],
         .dst = pass->dst,
-        .diff_src = pass->diff_src,
+        .diff_src = pass->diff_src[0],
+        .diff_src2 = pass->diff_src[1],
         .diff_dst = pass->diff_dst,
+        .diff_dst2 = pass->diff_dst2,
         .workspace = pass->workspace,
         .scratch = pass->scratch,
     };
@@ -198,7 +223,7 @@ static ddp_op_args args_of(const ddpi_op_layer *layer, const ddpi_pass *pass)
 
 ddp_status ddpi_op_layer_forward(ddpi_layer *base, ddpi_layer_plan *plan, const ddpi_pass *pass)
 {
-    const ddp_op_args args = args_of((ddpi_op_layer *)base, pass);
+    const ddp_op_args args = ddpi_op_layer_args((ddpi_op_layer *)base, pass);
     return ddp_op_run(((op_layer_plan *)plan)->op, DDP_PASS_FORWARD, pass->stream, &args);
 }
 
@@ -206,12 +231,17 @@ ddp_status ddpi_op_layer_backward(ddpi_layer *base, ddpi_layer_plan *plan, const
 {
     const ddpi_op_layer *layer = (ddpi_op_layer *)base;
     ddp_op_plan *op = ((op_layer_plan *)plan)->op;
-    const ddp_op_args args = args_of(layer, pass);
+    const ddp_op_args args = ddpi_op_layer_args(layer, pass);
     if (base->param_count > 0)
         DDP_TRY(ddp_op_run(op, DDP_PASS_BACKWARD_WEIGHTS, pass->stream, &args));
-    if (pass->diff_src != NULL)
+    if (pass->diff_src[0] != NULL)
         DDP_TRY(ddp_op_run(op, DDP_PASS_BACKWARD_DATA, pass->stream, &args));
-    if (base->param_count == 0)
+    return ddpi_op_layer_params_done(layer, pass);
+}
+
+ddp_status ddpi_op_layer_params_done(const ddpi_op_layer *layer, const ddpi_pass *pass)
+{
+    if (layer->base.param_count == 0)
         return DDP_OK;
     DDP_TRY(ddp_param_grad_done(pass->table, layer->weight_index));
     return layer->has_bias ? ddp_param_grad_done(pass->table, layer->bias_index) : DDP_OK;

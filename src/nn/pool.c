@@ -1,4 +1,4 @@
-/* pool.c - average and maximum pooling with square windows. */
+/* pool.c - average and maximum pooling with square windows, and the average over a whole plane. */
 #include "nn/op_layer.h"
 
 static ddp_status create_pool(const ddpi_layer_ops *ops, bool maximum, const ddp_layer_spec *spec,
@@ -28,6 +28,24 @@ static ddp_status create_maxpool(const ddp_layer_spec *spec, ddpi_layer **layer_
     return create_pool(&ddpi_layer_maxpool, true, spec, layer_out);
 }
 
+static ddp_status create_globalavgpool(const ddp_layer_spec *spec, ddpi_layer **layer_out)
+{
+    return create_pool(&ddpi_layer_globalavgpool, false, spec, layer_out);
+}
+
+/* The window is the plane, whatever its size. */
+static ddp_status infer_globalavgpool(ddpi_layer *layer,
+                                      const ddp_shape *const src[DDPI_MAX_SOURCES],
+                                      ddp_shape *dst_out)
+{
+    ddp_pool2d_desc *pool = &((ddpi_op_layer *)layer)->desc.u.pool2d;
+    if (src[0]->ndim == 4) {
+        pool->kernel_h = pool->stride_h = src[0]->dims[2];
+        pool->kernel_w = pool->stride_w = src[0]->dims[3];
+    }
+    return ddpi_op_layer_infer(layer, src, dst_out);
+}
+
 const ddpi_layer_ops ddpi_layer_avgpool = {.type = "avgpool",
                                            .create = create_avgpool,
                                            .absorb = ddpi_op_layer_absorb_none,
@@ -36,3 +54,15 @@ const ddpi_layer_ops ddpi_layer_maxpool = {.type = "maxpool",
                                            .create = create_maxpool,
                                            .absorb = ddpi_op_layer_absorb_none,
                                            DDPI_OP_LAYER_SLOTS};
+const ddpi_layer_ops ddpi_layer_globalavgpool = {.type = "globalavgpool",
+                                                 .sources = 1,
+                                                 .create = create_globalavgpool,
+                                                 .destroy = ddpi_op_layer_destroy,
+                                                 .absorb = ddpi_op_layer_absorb_none,
+                                                 .infer = infer_globalavgpool,
+                                                 .flops = ddpi_op_layer_flops,
+                                                 .plan = ddpi_op_layer_plan,
+                                                 .plan_destroy = ddpi_op_layer_plan_destroy,
+                                                 .add_params = ddpi_op_layer_add_params,
+                                                 .forward = ddpi_op_layer_forward,
+                                                 .backward = ddpi_op_layer_backward};

@@ -71,8 +71,10 @@ static void open_run(golden_run *run, const char *file, const ddp_model_def *def
     CHECK_OK(golden_load(file, &run->golden));
     const ddp_json *x = ddp_json_get(run->golden, "x"), *y = ddp_json_get(run->golden, "y");
     run->batch = (int64_t)number(run->golden, "batch");
-    const ddp_model_opts opts = {
-        .input_shape = {3, {1, 28, 28}}, .classes = classes, .mlp_widths = "256,128"};
+    const ddp_model_opts opts = {.input_shape = {3, {1, 28, 28}},
+                                 .classes = classes,
+                                 .mlp_widths = "256,128",
+                                 .keep_outputs = true};
     fixture_open(&run->f, def, &opts, algo, run->batch);
     const size_t values = (size_t)run->batch * 28 * 28;
     CHECK_OK(DDP_ALLOC(run->inputs, values));
