@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "ddp/fs.h"
 #include "ddp/json.h"
@@ -20,6 +21,12 @@ static inline uint32_t golden_next(uint32_t *s)
 static inline float golden_sym(uint32_t *s, int exponent)
 {
     return (float)ldexp((double)((int32_t)(golden_next(s) >> 8) - 8388608), exponent - 23);
+}
+
+/* In [0.875, 1.125), exact in float. */
+static inline float golden_gamma(uint32_t *s)
+{
+    return (float)(1.0 + ldexp((double)((int32_t)(golden_next(s) >> 16) - 32768), -18));
 }
 
 /* In [0, 1). */
@@ -42,11 +49,14 @@ static inline ddp_status golden_load(const char *name, ddp_json **golden_out)
 static inline ddp_status golden_set_one(const ddp_json *entry, uint32_t *s, ddp_device *device,
                                         const ddp_param_table *table, float *flat)
 {
-    const char *name;
-    int64_t exponent;
+    const char *name, *kind;
+    int64_t exponent = 0;
     if (!ddp_json_as_string(ddp_json_get(entry, "name"), &name) ||
-        !ddp_json_as_int(ddp_json_get(entry, "exponent"), &exponent))
-        return DDP_FAIL(DDP_ERR_FORMAT, "golden parameter without name or exponent");
+        !ddp_json_as_string(ddp_json_get(entry, "kind"), &kind))
+        return DDP_FAIL(DDP_ERR_FORMAT, "golden parameter without name or kind");
+    const bool gamma = strcmp(kind, "gamma") == 0;
+    if (!gamma && !ddp_json_as_int(ddp_json_get(entry, "exponent"), &exponent))
+        return DDP_FAIL(DDP_ERR_FORMAT, "golden parameter %s without exponent", name);
     int index = ddp_param_table_find(table, name);
     if (index < 0)
         return DDP_FAIL(DDP_ERR_FORMAT, "the model has no parameter %s", name);
@@ -55,7 +65,7 @@ static inline ddp_status golden_set_one(const ddp_json *entry, uint32_t *s, ddp_
     float *plain;
     DDP_TRY(DDP_ALLOC(plain, count));
     for (size_t i = 0; i < count; i++)
-        plain[i] = golden_sym(s, (int)exponent);
+        plain[i] = gamma ? golden_gamma(s) : golden_sym(s, (int)exponent);
     ddp_status st = ddp_param_import(device, p, plain, flat);
     ddp_free(plain);
     return st;

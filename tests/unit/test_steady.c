@@ -115,7 +115,7 @@ static ddp_status run_rank(ddp_comm *comm, void *arg)
                                    .ring = 3};
     ddp_model_opts model_opts = {
         .input_shape = {3, {1, 28, 28}}, .classes = 10, .mlp_widths = "128,64"};
-    ddp_strategy_opts opts = {DDP_REDUCER_OPTS_DEFAULTS, DDP_OPTIM_OPTS_DEFAULTS};
+    ddp_strategy_opts opts = {DDP_REDUCER_OPTS_DEFAULTS, DDP_OPTIM_OPTS_DEFAULTS, 0, false};
     opts.optim.momentum = 0.9;
     DDP_TRY(ddp_device_open(ddp_device_cpu(), &device_opts, &device));
     DDP_TRY(ddp_dataset_open(ddp_dataset_synthetic(), &data_opts, DDP_SPLIT_TRAIN, comm, &data));
