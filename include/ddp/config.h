@@ -39,16 +39,18 @@ typedef enum ddp_lr_scale {
     DDP_LR_SCALE_SQRT
 } ddp_lr_scale;
 
+typedef enum ddp_precision { DDP_PRECISION_FP32, DDP_PRECISION_BF16 } ddp_precision;
+
 enum { DDP_CONFIG_MAX_CHANNELS = 64 };
 
 /* Options as given that belong to no module alone. Texts may be NULL: not given. */
 typedef struct ddp_run_opts {
     const char *model, *input_shape, *normalize, *run_dir, *init_weights, *save_weights;
-    int64_t batch_size, batch_per_rank, accumulate, logical_ranks;
+    int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks;
-    int device, comm, strategy, lr_scale, log_level;
+    int device, comm, strategy, lr_scale, log_level, precision;
     double lr_base_batch, val_split, comm_timeout;
-    bool drop_last, eval_only, quiet;
+    bool drop_last, eval_only, quiet, sync_bn;
 } ddp_run_opts;
 
 /* --normalize in numbers: per channel, or one value for all. */

@@ -24,6 +24,8 @@ DDP_API const char *ddp_strategy_name(const ddp_strategy_ops *ops);
 typedef struct ddp_strategy_opts {
     ddp_reducer_opts reducer;
     ddp_optim_opts optim;
+    uint64_t seed;   /* of the run: decides what dropout drops */
+    bool sync_norms; /* norms' statistics over all ranks; a rank has one shard then, never empty */
 } ddp_strategy_opts;
 
 /* One step as this rank, or after agreement all ranks, saw it. */
@@ -49,6 +51,13 @@ DDP_API void ddp_strategy_destroy(ddp_strategy *strategy);
 DDP_API float *ddp_strategy_params(ddp_strategy *strategy);
 /* The flat gradients of the last step, for tests. */
 DDP_API const float *ddp_strategy_grads(ddp_strategy *strategy);
+
+/* Collective. Combines the logical shards' running statistics, weighted by the samples that each
+ * has seen, and binds the result to the model for inference; the shards' own stay as they are.
+ * *running_out: device memory, valid until the next call; NULL for a model without any. */
+DDP_CALL ddp_status ddp_strategy_combine(ddp_strategy *strategy, const float **running_out);
+/* Local. Every shard's running statistics start from these (device memory). */
+DDP_CALL ddp_status ddp_strategy_set_running(ddp_strategy *strategy, const float *running);
 
 /* Collective. One global step: takes this rank's shards from the loader, computes, reduces,
  * updates. count is the global batch of the step (sampler.h), lr its learning rate. */

@@ -51,7 +51,8 @@ typedef struct ddpi_run_net {
     ddp_loader *loader;     /* NULL with --eval-only, like strategy */
     ddp_strategy *strategy; /* owns the parameters */
     float *params;
-    size_t eval_only_bytes; /* of params, where there is no strategy that owns them */
+    float *running;         /* running statistics; NULL: the strategy's, or none */
+    size_t eval_only_bytes; /* of params and running, where there is no strategy that owns them */
     ddp_eval *test, *val;   /* val: NULL without --val-split */
     double peak_flops;      /* of the machine, as far as the ranks can use it */
 } ddpi_run_net;

@@ -39,6 +39,20 @@ static ddp_status compare_splits(const ddpi_run *run)
                     test->classes, ddp_shape_format(&train->shape, b, sizeof b), train->classes);
 }
 
+/* A rank without samples would not be there when the others gather. */
+static ddp_status check_sync_bn(const ddpi_run *run)
+{
+    const ddp_sampler *sampler = &run->data.sampler;
+    int64_t last = ddp_sampler_step_count(sampler, ddp_sampler_steps(sampler) - 1);
+
+    if (!run->config.run.sync_bn || last >= sampler->shards)
+        return DDP_OK;
+    return DDP_FAIL(DDP_ERR_USAGE,
+                    "option --sync-bn: found with a last batch of %" PRId64 " samples on %d ranks, "
+                    "expected one for each rank: another --batch-size, or --drop-last",
+                    last, run->world);
+}
+
 static ddp_status check_sampler(ddpi_run *run)
 {
     run->data.sampler = (ddp_sampler){.size = ddp_dataset_get_info(run->data.train)->count,
@@ -47,7 +61,8 @@ static ddp_status check_sampler(ddpi_run *run)
                                       .seed = run->config.data.seed,
                                       .drop_last = run->config.run.drop_last,
                                       .shuffle = true};
-    return ddp_sampler_check(&run->data.sampler);
+    DDP_TRY(ddp_sampler_check(&run->data.sampler));
+    return check_sync_bn(run);
 }
 
 static ddp_status open_train(ddpi_run *run, const ddp_dataset_ops *ops)

@@ -100,22 +100,39 @@ static ddp_status open_eval(ddpi_run *run, ddp_dataset *dataset, ddp_eval **eval
     return ddp_eval_create(&opts, run->net.model, run->net.device, dataset, run->comm, eval_out);
 }
 
-/* Without a strategy, somebody else must own the parameters. */
+/* Without a strategy, somebody else must own the parameters, and the running statistics behind
+ * them. */
 static ddp_status own_params(ddpi_run *run)
 {
-    size_t bytes = ddp_param_table_length(ddp_model_params(run->net.model)) * sizeof(float);
+    const ddp_buffer_table *buffers = ddp_model_buffers(run->net.model);
+    size_t params = ddp_param_table_length(ddp_model_params(run->net.model));
+    size_t running = ddp_buffer_table_length(buffers), bytes = (params + running) * sizeof(float);
+    float *first;
     void *memory;
 
     DDP_TRY(ddp_device_alloc(run->net.device, bytes, &memory));
     run->net.params = memory;
     run->net.eval_only_bytes = bytes;
     ddp_model_bind(run->net.model, run->net.params, NULL);
-    return DDP_OK;
+    if (running == 0)
+        return DDP_OK;
+    run->net.running = run->net.params + params;
+    DDP_TRY(DDP_ALLOC(first, running));
+    ddp_buffer_table_init(buffers, first);
+    ddp_status st =
+        ddp_device_copy(run->net.device, ddp_device_main_stream(run->net.device), run->net.running,
+                        first, running * sizeof(float), DDP_COPY_TO_DEVICE);
+    ddp_free(first);
+    ddp_model_bind_running(run->net.model, run->net.running);
+    return st;
 }
 
 static ddp_status open_strategy(ddpi_run *run)
 {
-    ddp_strategy_opts opts = {.reducer = run->config.reducer, .optim = run->config.optim};
+    ddp_strategy_opts opts = {.reducer = run->config.reducer,
+                              .optim = run->config.optim,
+                              .seed = run->config.data.seed,
+                              .sync_norms = run->config.run.sync_bn};
 
     DDP_TRY(ddp_strategy_create(ddpi_wiring_strategy(run->config.run.strategy), &opts,
                                 run->net.model, run->net.device, run->comm, &run->net.strategy));

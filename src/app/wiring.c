@@ -9,7 +9,7 @@
 
 #include "ddp/memory.h"
 
-enum { LINE_BYTES = 256, INTRO_BYTES = 512, BUILT_IN_MODELS = 2, BUILT_IN_DATASETS = 3 };
+enum { LINE_BYTES = 256, INTRO_BYTES = 512, BUILT_IN_MODELS = 7, BUILT_IN_DATASETS = 3 };
 
 struct ddpi_registry {
     const ddp_model_def **models;
@@ -46,6 +46,11 @@ static ddp_status fill(ddpi_registry *r, const ddp_app_extras *extras)
 {
     DDP_TRY(add_model(r, ddp_model_lenet()));
     DDP_TRY(add_model(r, ddp_model_mlp()));
+    DDP_TRY(add_model(r, ddp_model_resnet18_small()));
+    DDP_TRY(add_model(r, ddp_model_resnet18()));
+    DDP_TRY(add_model(r, ddp_model_resnet34()));
+    DDP_TRY(add_model(r, ddp_model_resnet50()));
+    DDP_TRY(add_model(r, ddp_model_resnet101()));
     DDP_TRY(add_dataset(r, ddp_dataset_fashion_mnist()));
     DDP_TRY(add_dataset(r, ddp_dataset_mnist()));
     DDP_TRY(add_dataset(r, ddp_dataset_synthetic()));

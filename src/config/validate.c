@@ -100,6 +100,23 @@ static void list_worlds(int64_t shards, char *text, size_t text_bytes)
                 (size_t)snprintf(text + used, text_bytes - used, "%s%" PRId64, used ? ", " : "", w);
 }
 
+/* --micro-batch in terms of --accumulate. */
+static ddp_status resolve_micro_batch(ddp_config *config, int world)
+{
+    ddp_run_opts *run = &config->run;
+    int64_t per_rank = (config->global_batch + world - 1) / world;
+
+    if (run->micro_batch == 0)
+        return DDP_OK;
+    if (run->accumulate > 1 || run->logical_ranks > 0)
+        return USAGE("option --micro-batch: found %" PRId64
+                     " beside --accumulate or --logical-ranks, expected one of them",
+                     run->micro_batch);
+    run->accumulate = (per_rank + run->micro_batch - 1) / run->micro_batch;
+    run->micro_batch = 0;
+    return DDP_OK;
+}
+
 static ddp_status resolve_shards(ddp_config *config, int world)
 {
     const ddp_run_opts *run = &config->run;
@@ -117,6 +134,12 @@ static ddp_status resolve_shards(ddp_config *config, int world)
                      " and %d ranks, expected %" PRId64 ", or one of the two options",
                      config->shards, run->accumulate, world, world * run->accumulate);
     config->reducer.shards = config->shards / world;
+    if (run->sync_bn && config->shards != world)
+        return USAGE("option --sync-bn: found with %" PRId64
+                     " shards on %d ranks, expected one shard for each rank (no --accumulate, "
+                     "--micro-batch or --logical-ranks): a rank computes its shards one after the "
+                     "other, so they cannot share statistics",
+                     config->shards, world);
     return DDP_OK;
 }
 
@@ -139,8 +162,9 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
 {
     ddp_run_opts *run = &config->run;
 
-    DDP_TRY(resolve_shards(config, world));
     config->global_batch = run->batch_per_rank > 0 ? run->batch_per_rank * world : run->batch_size;
+    DDP_TRY(resolve_micro_batch(config, world));
+    DDP_TRY(resolve_shards(config, world));
     if (config->global_batch < world)
         return USAGE("option --batch-size: found %" PRId64
                      " with %d ranks, expected at least one sample for each rank",
@@ -154,6 +178,7 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
     run->batch_size = config->global_batch;
     run->batch_per_rank = 0;
     config->trainer.lr = scaled_lr(config);
+    config->model.bf16 = run->precision == DDP_PRECISION_BF16;
     return DDP_OK;
 }
 

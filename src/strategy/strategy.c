@@ -18,9 +18,27 @@ ddp_status ddpi_strategy_update(void *arg, ddp_range range, bool shared)
                             counts ? &s->grad_sq : NULL);
 }
 
+/* Norms' values of all ranks. Every rank comes here at the same places of its passes. */
+static ddp_status gather(void *arg, const double *mine, size_t n, double *all_out)
+{
+    return ddp_comm_allgather(((ddp_strategy *)arg)->comm, mine, n * sizeof *mine, all_out);
+}
+
+static ddp_status set_up_norms(ddp_strategy *s)
+{
+    if (s->opts.sync_norms && s->opts.reducer.shards > 1)
+        return DDP_FAIL(DDP_ERR_USAGE,
+                        "synchronised norms need one logical shard for each rank, a rank has %lld",
+                        (long long)s->opts.reducer.shards);
+    s->sync = (ddp_model_sync){ddp_comm_world(s->comm), gather, s};
+    DDP_TRY(ddp_model_sync_norms(s->model, s->opts.sync_norms ? &s->sync : NULL));
+    return ddpi_running_create(s->model, s->device, s->opts.reducer.shards, &s->running);
+}
+
 static ddp_status create_local(ddp_strategy *s)
 {
     DDP_TRY(DDP_ALLOC(s->words, (size_t)ddp_comm_world(s->comm)));
+    DDP_TRY(set_up_norms(s));
     return ddp_optim_create(&s->opts.optim, s->device, ddp_model_params(s->model), &s->optim);
 }
 
@@ -57,6 +75,7 @@ void ddp_strategy_destroy(ddp_strategy *s)
 {
     if (s == NULL)
         return;
+    ddpi_running_destroy(s->running);
     ddp_reducer_destroy(s->reducer);
     ddp_optim_destroy(s->optim);
     ddp_free(s->words);
@@ -71,4 +90,14 @@ float *ddp_strategy_params(ddp_strategy *s)
 const float *ddp_strategy_grads(ddp_strategy *s)
 {
     return ddp_reducer_grads(s->reducer);
+}
+
+ddp_status ddp_strategy_combine(ddp_strategy *s, const float **running_out)
+{
+    return ddpi_running_combine(s->running, s->comm, running_out);
+}
+
+ddp_status ddp_strategy_set_running(ddp_strategy *s, const float *running)
+{
+    return ddpi_running_set(s->running, running);
 }

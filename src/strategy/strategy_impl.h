@@ -3,6 +3,7 @@
 #define DDP_STRATEGY_IMPL_H
 
 #include "ddp/strategy.h"
+#include "strategy/running.h"
 
 struct ddp_strategy_ops {
     const char *name;
@@ -27,6 +28,8 @@ struct ddp_strategy {
     ddp_comm *comm;
     ddp_reducer *reducer;
     ddp_optim *optim;
+    ddpi_running *running;
+    ddp_model_sync sync;      /* of norms' statistics, if asked for */
     ddpi_control_word *words; /* [world] */
     double grad_sq;           /* of the ranges that this rank answers for */
 };

@@ -11,6 +11,9 @@
 #include "ddp/thread.h"
 #include "strategy/strategy_impl.h"
 
+/* Keeps the epochs' generators apart; odd, so that no two of 2^64 epochs meet. */
+#define EPOCH_STRIDE UINT64_C(0x9e3779b97f4a7c15)
+
 /* ---- this rank's part ---- */
 
 static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_control_word *word)
@@ -23,9 +26,12 @@ static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_co
                              .labels = batch->labels,
                              .count = batch->count,
                              .labels2 = batch->labels2,
-                             .mix = batch->mix};
+                             .mix = batch->mix,
+                             .sample_ids = batch->indices,
+                             .seed = s->opts.seed + (uint64_t)batch->epoch * EPOCH_STRIDE};
     double loss;
     int64_t start = ddp_now_ns();
+    ddpi_running_select(s->running, batch->shard, batch->count);
     DDP_TRY(ddp_model_forward(s->model, &input, &loss));
     int64_t middle = ddp_now_ns();
     DDP_TRY(ddp_model_backward(s->model)); /* completes gradients, which starts buckets */

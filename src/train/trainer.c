@@ -109,6 +109,8 @@ static ddp_status run_epoch(trainer *t, int64_t epoch)
     stats.images_per_s = (double)count / stats.seconds;
     if (evaluates(t, epoch)) {
         ddp_comm_note(t->parts->comm, t->steps, "evaluation");
+        const float *running;
+        DDP_TRY(ddp_strategy_combine(t->parts->strategy, &running));
         DDP_TRY(ddp_eval_run(t->parts->eval, &t->last_eval));
         stats.evaluated = true;
         stats.test = t->last_eval;
