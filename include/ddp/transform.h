@@ -62,6 +62,9 @@ DDP_CALL ddp_status ddp_transform_create(const ddp_transform_opts *opts,
                                          const ddp_dataset_info *info, bool training,
                                          ddp_transform **transform_out);
 DDP_API void ddp_transform_destroy(ddp_transform *transform);
+/* "rrc to 224 x 224, flip": what is done beside normalization, for people; "" if nothing. */
+DDP_API const char *ddp_transform_describe(const ddp_transform *transform, char *text,
+                                           size_t text_bytes);
 /* Of the output: [c][h][w]. */
 DDP_API const ddp_shape *ddp_transform_shape(const ddp_transform *transform);
 

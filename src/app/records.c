@@ -103,6 +103,14 @@ static void print_lines(char *text)
             ddp_log_print("%s", line);
 }
 
+static void print_transform(const char *images, const ddp_transform *transform)
+{
+    char text[160];
+
+    if (ddp_transform_describe(transform, text, sizeof text)[0] != 0)
+        ddp_log_print("%s images: %s", images, text);
+}
+
 static void print_lr(const ddp_config *config)
 {
     if (config->run.lr_scale == DDP_LR_SCALE_NONE)
@@ -131,8 +139,10 @@ static ddp_status print_start(const ddpi_run *run)
     ddp_log_print("ranks: %d over %s on %d node(s), %d thread(s) each; %s", run->world,
                   ddp_comm_backend_name(run->comm), ddp_comm_node_count(run->comm),
                   config->device.threads, ddp_device_describe(run->net.device));
+    print_transform("test", run->data.eval_transform);
     if (config->run.eval_only)
         return DDP_OK;
+    print_transform("training", run->data.train_transform);
     ddp_log_print("%" PRId64 " training samples, batch %" PRId64 " in %" PRId64 " shards, %" PRId64
                   " steps an epoch",
                   run->data.sampler.size, config->global_batch, config->shards,

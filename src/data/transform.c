@@ -4,6 +4,7 @@
 #include "ddp/transform.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "data/dataset_impl.h"
@@ -161,6 +162,30 @@ void ddp_transform_destroy(ddp_transform *transform)
     ddp_free(transform->mean);
     ddp_free(transform->deviation);
     ddp_free(transform);
+}
+
+const char *ddp_transform_describe(const ddp_transform *transform, char *text, size_t text_bytes)
+{
+    const ddp_augment none = {0}, *a = transform->training ? &transform->augment : &none;
+    const int64_t *dims = transform->dst.dims;
+    char start[64] = "", cutout[32] = "";
+    if (text_bytes > 0)
+        text[0] = 0;
+    if (transform->pointwise)
+        return text;
+    if (transform->resize > 0 && !a->resized_crop)
+        snprintf(start, sizeof start, "shorter side to %lld, ", (long long)transform->resize);
+    if (a->crop && a->padding > 0)
+        snprintf(start + strlen(start), sizeof start - strlen(start), "zeros %lld wide, ",
+                 (long long)a->padding);
+    if (a->cutout > 0)
+        snprintf(cutout, sizeof cutout, ", cutout %lld", (long long)a->cutout);
+    snprintf(text, text_bytes, "%s%s %lld x %lld%s%s", start,
+             a->resized_crop ? "rrc to"
+             : a->crop       ? "random crop of"
+                             : "centre of",
+             (long long)dims[1], (long long)dims[2], a->flip ? ", flip" : "", cutout);
+    return text;
 }
 
 const ddp_shape *ddp_transform_shape(const ddp_transform *transform)

@@ -80,11 +80,35 @@ static void test_refused(void **state)
     ddp_transform_destroy(t);
 }
 
+static void check_text(const char *augment, int64_t input_size, bool training, const char *want)
+{
+    const ddp_transform_opts opts = {.augment = augment, .input_size = input_size};
+    ddp_dataset_info info = fixed_info(3, 32, 40);
+    ddp_transform *t = NULL;
+    char text[160];
+    CHECK_OK(ddp_transform_create(&opts, &info, training, &t));
+    assert_string_equal(ddp_transform_describe(t, text, sizeof text), want);
+    ddp_transform_destroy(t);
+}
+
+static void test_descriptions(void **state)
+{
+    (void)state;
+    check_text(NULL, 0, true, "");
+    check_text("crop:4,flip,cutout:8", 0, false, "");
+    check_text("crop:4,flip,cutout:8", 0, true,
+               "zeros 4 wide, random crop of 32 x 40, flip, cutout 8");
+    check_text("flip", 24, true, "shorter side to 24, centre of 24 x 24, flip");
+    check_text("rrc:21,flip", 0, true, "rrc to 21 x 21, flip");
+    check_text("rrc:21,flip", 0, false, "shorter side to 24, centre of 21 x 21");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_descriptions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,6 +66,7 @@ int posix_memalign(void **memory_out, size_t align, size_t bytes)
 
 typedef struct job {
     const ddp_model_def *model;
+    bool changes;  /* samples are augmented and mixed */
     uint64_t ours; /* allocations of ddp/memory.h after the warm-up */
 } job;
 
@@ -119,6 +120,14 @@ static ddp_status run_rank(ddp_comm *comm, void *arg)
     opts.optim.momentum = 0.9;
     DDP_TRY(ddp_device_open(ddp_device_cpu(), &device_opts, &device));
     DDP_TRY(ddp_dataset_open(ddp_dataset_synthetic(), &data_opts, DDP_SPLIT_TRAIN, comm, &data));
+    ddp_transform *transform = NULL;
+    if (j->changes) {
+        const ddp_transform_opts transform_opts = {.augment = "crop:4,flip,cutout:5"};
+        DDP_TRY(
+            ddp_transform_create(&transform_opts, ddp_dataset_get_info(data), true, &transform));
+        loader_opts.transform = transform;
+        loader_opts.mixup = 0.2;
+    }
     DDP_TRY(ddp_loader_create(&loader_opts, data, device, &loader));
     DDP_TRY(ddp_loader_seek(loader, 0, 0));
     DDP_TRY(ddp_model_create(j->model, &model_opts, device, &model));
@@ -130,16 +139,17 @@ static ddp_status run_rank(ddp_comm *comm, void *arg)
     ddp_strategy_destroy(strategy);
     ddp_model_destroy(model);
     ddp_loader_destroy(loader);
+    ddp_transform_destroy(transform);
     ddp_dataset_close(data);
     ddp_device_close(device);
     return DDP_OK;
 }
 
-static void check(const ddp_model_def *model)
+static void check(const ddp_model_def *model, bool changes)
 {
     ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
     comm.exit_on_failure = false;
-    job j = {.model = model};
+    job j = {.model = model, .changes = changes};
     mallocs = 0;
     CHECK_OK(run_ranks(&comm, 2, run_rank, &j));
     assert_int_equal(j.ours, 0);
@@ -149,13 +159,19 @@ static void check(const ddp_model_def *model)
 static void lenet_steps_allocate_nothing(void **state)
 {
     (void)state;
-    check(ddp_model_lenet());
+    check(ddp_model_lenet(), false);
 }
 
 static void mlp_steps_allocate_nothing(void **state)
 {
     (void)state;
-    check(ddp_model_mlp());
+    check(ddp_model_mlp(), false);
+}
+
+static void changed_samples_allocate_nothing(void **state)
+{
+    (void)state;
+    check(ddp_model_mlp(), true);
 }
 
 static void the_count_counts(void **state)
@@ -180,6 +196,7 @@ int main(void)
         cmocka_unit_test(the_count_counts),
         cmocka_unit_test(lenet_steps_allocate_nothing),
         cmocka_unit_test(mlp_steps_allocate_nothing),
+        cmocka_unit_test(changed_samples_allocate_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
