@@ -12,6 +12,10 @@ foreach(isa AVX512_CORE AVX2)
     ENVIRONMENT "DNNL_MAX_CPU_ISA=${isa};ONEDNN_MAX_CPU_ISA=${isa}")
 endforeach()
 
+add_test(NAME unit.op_conv_AVX2 COMMAND unit_op_conv) # no Winograd
+set_tests_properties(unit.op_conv_AVX2 PROPERTIES TIMEOUT 120
+  ENVIRONMENT "DNNL_MAX_CPU_ISA=AVX2;ONEDNN_MAX_CPU_ISA=AVX2")
+
 # train_test(NAME SECONDS SCRIPT ARGUMENT...)
 function(train_test name seconds script)
   add_test(NAME train.${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/train/${script}.sh ${ARGN})

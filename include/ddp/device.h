@@ -17,7 +17,14 @@ typedef struct ddp_stream ddp_stream;
 typedef struct ddp_event ddp_event;
 typedef struct ddp_device_ops ddp_device_ops; /* a backend, e.g. ddp_device_cpu() */
 
-typedef enum ddp_conv_algo { DDP_CONV_AUTO, DDP_CONV_DIRECT, DDP_CONV_GEMM } ddp_conv_algo;
+typedef enum ddp_conv_algo {
+    DDP_CONV_AUTO,
+    DDP_CONV_DIRECT,
+    DDP_CONV_GEMM,
+    DDP_CONV_WINOGRAD, /* where it can be used, else direct; opening fails without the library's */
+    DDP_CONV_BATCH,    /* blocks of 16 images where they can be used, else gemm */
+    DDP_CONV_ALGO_COUNT
+} ddp_conv_algo;
 
 /* Where candidates are timed, rank 0's verdict must be everybody's: the device calls this with the
  * index it would choose (and the number of candidates) and takes the index it gets back. */

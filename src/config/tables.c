@@ -120,8 +120,8 @@ static const ddp_option machine_options[] = {
      "What activations and products are computed in; parameters and their sums stay fp32"},
     {"emulate", DDP_OPT_BOOL, AT(device.emulate_bf16), 0, 0, NULL, NULL,
      "Compute bf16 also where the processor cannot, slowly"},
-    {"conv-algo", DDP_OPT_CHOICE, AT(device.conv_algo), 0, 0, "auto|direct|gemm", NULL,
-     "How convolutions are computed; auto: rank 0 measures"},
+    {"conv-algo", DDP_OPT_CHOICE, AT(device.conv_algo), 0, 0, "auto|direct|gemm|winograd|batch",
+     NULL, "How convolutions are computed; auto: rank 0 measures"},
     {0},
 };
 

@@ -8,7 +8,7 @@ ddp_status ddp_device_open(const ddp_device_ops *ops, const ddp_device_opts *opt
     if (opts->threads < 1)
         return DDP_FAIL(DDP_ERR_USAGE, "threads per operation: %d given, at least 1 is needed",
                         opts->threads);
-    if ((int)opts->conv_algo < DDP_CONV_AUTO || opts->conv_algo > DDP_CONV_GEMM)
+    if ((unsigned)opts->conv_algo >= DDP_CONV_ALGO_COUNT)
         return DDP_FAIL(DDP_ERR_USAGE, "unknown convolution algorithm number %d",
                         (int)opts->conv_algo);
     return ops->open(opts, device_out);

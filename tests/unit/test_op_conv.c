@@ -1,7 +1,14 @@
 /* test_op_conv.c - convolution plans of every kind against a reference in double. */
 #include "op_fixture.h"
 
-enum { DIRECT, GEMM, BATCH, KINDS }; /* as "auto" numbers its candidates */
+/* As "auto" numbers its candidates: behind the kinds come the sets of passes that are Winograd's.
+ */
+enum { DIRECT, GEMM, BATCH, KINDS, WINOGRAD = KINDS - 1 };
+
+/* Relative errors in the L2 norm. Winograd's transforms amplify roundings: up to 1.7e-6 was
+ * measured on these cases. */
+#define LIMIT          1e-5
+#define WINOGRAD_LIMIT 4e-6
 
 static void reference_forward(op_case *c)
 {
@@ -51,19 +58,24 @@ static void reference_backward(op_case *c)
     }
 }
 
-static void check_case(op_case *c, const ddp_layout *src_layout)
+static void check_case_within(op_case *c, const ddp_layout *src_layout, double limit)
 {
     case_run_all(c, src_layout);
     reference_forward(c);
     reference_backward(c);
-    CHECK_CLOSE(&c->dst, 1e-5);
+    CHECK_CLOSE(&c->dst, limit);
     if (!c->desc.training)
         return;
-    CHECK_CLOSE(&c->diff_weights, 1e-5);
+    CHECK_CLOSE(&c->diff_weights, limit);
     if (c->bias)
-        CHECK_CLOSE(&c->diff_bias, 1e-5);
+        CHECK_CLOSE(&c->diff_bias, limit);
     if (c->desc.need_diff_src)
-        CHECK_CLOSE(&c->diff_src, 1e-5);
+        CHECK_CLOSE(&c->diff_src, limit);
+}
+
+static void check_case(op_case *c, const ddp_layout *src_layout)
+{
+    check_case_within(c, src_layout, LIMIT);
 }
 
 typedef struct conv_case {
@@ -127,6 +139,20 @@ static void batch_agrees_with_reference(void **state)
     run_cases(DDP_CONV_AUTO, BATCH, 1);
 }
 
+static void batch_by_name_agrees_with_reference(void **state)
+{
+    ddp_device *device = open_cpu(DDP_CONV_BATCH, NULL, 1);
+    const ddp_op_desc desc = desc_of(&cases[1]);
+    const ddp_shape src = {4, {cases[1].n, cases[1].c, cases[1].h, cases[1].w}};
+    op_case c;
+    (void)state;
+    case_open(&c, device, &desc, &src, NULL, NULL);
+    if (strncmp(ddp_op_plan_impl(c.plan), "batch", 5) != 0)
+        assert_string_equal(ddp_op_plan_impl(c.plan), "gemm:im2col"); /* without AVX-512 */
+    case_close(&c);
+    ddp_device_close(device);
+}
+
 static void own_choice_agrees_with_reference(void **state)
 {
     (void)state;
@@ -140,6 +166,121 @@ static void two_threads_agree_with_reference(void **state)
     run_cases(DDP_CONV_AUTO, BATCH, 2);
     run_cases(DDP_CONV_DIRECT, DDP_TEST_OWN, 2);
 }
+
+/* ---- Winograd ---- */
+
+static bool have_winograd(void)
+{
+    const ddp_device_opts opts = {.threads = 1, .conv_algo = DDP_CONV_WINOGRAD};
+    ddp_device *device;
+    const ddp_status st = ddp_device_open(ddp_device_cpu(), &opts, &device);
+    if (st == DDP_OK)
+        ddp_device_close(device);
+    else
+        CHECK_FAILS(st, DDP_ERR_UNSUPPORTED, "winograd: oneDNN has none");
+    return st == DDP_OK;
+}
+
+static const conv_case winograd_cases[] = {
+    {2, 16, 8, 9, {32, 3, 3, 1, 1, 1, 1, true, true}},
+    {2, 64, 7, 7, {16, 3, 3, 1, 1, 1, 1, false, false}},
+    {3, 20, 9, 11, {40, 3, 3, 1, 1, 0, 0, true, true}},
+    {1, 256, 4, 4, {16, 3, 3, 1, 1, 1, 1, true, false}},
+};
+#define WINOGRAD_CASES ((int)(sizeof winograd_cases / sizeof winograd_cases[0]))
+
+static void open_case(op_case *c, ddp_device *device, const conv_case *from)
+{
+    const ddp_op_desc desc = desc_of(from);
+    const ddp_shape src = {4, {from->n, from->c, from->h, from->w}};
+    case_open(c, device, &desc, &src, NULL, NULL);
+}
+
+static void winograd_agrees_with_reference(void **state)
+{
+    op_case c;
+    (void)state;
+    if (!have_winograd())
+        skip();
+    for (int threads = 1; threads < 3; threads++) {
+        ddp_device *device = open_cpu(DDP_CONV_WINOGRAD, NULL, threads);
+        for (int i = 0; i < WINOGRAD_CASES; i++) {
+            open_case(&c, device, &winograd_cases[i]);
+            assert_non_null(strstr(ddp_op_plan_impl(c.plan), "+winograd:fdw"));
+            check_case_within(&c, NULL, WINOGRAD_LIMIT);
+            case_close(&c);
+        }
+        ddp_device_close(device);
+    }
+}
+
+/* Every set of passes, and plans for other batches that follow what was chosen. */
+static void winograd_is_chosen_pass_by_pass(void **state)
+{
+    static const char letters[] = "fdw";
+    const conv_case *conv = &winograd_cases[0];
+    op_case c;
+    (void)state;
+    if (!have_winograd())
+        skip();
+    for (int set = 1; set < 8; set++) {
+        int forced = WINOGRAD + set;
+        char want[32] = "+winograd:";
+        for (int pass = 0; pass < 3; pass++)
+            if ((set >> pass & 1) != 0)
+                snprintf(want + strlen(want), sizeof want - strlen(want), "%c", letters[pass]);
+        ddp_device *device = open_cpu(DDP_CONV_AUTO, &forced, 1);
+        open_case(&c, device, conv);
+        const char *found = strchr(ddp_op_plan_impl(c.plan), '+');
+        assert_string_equal(found, want);
+        check_case_within(&c, NULL, WINOGRAD_LIMIT);
+        ddp_layout *weights = ddp_layout_ref(ddp_op_plan_weights(c.plan));
+        case_close(&c);
+        const ddp_op_desc desc = desc_of(conv);
+        const ddp_shape other = {4, {3, conv->c, conv->h, conv->w}};
+        case_open(&c, device, &desc, &other, NULL, weights);
+        found = strchr(ddp_op_plan_impl(c.plan), '+');
+        assert_string_equal(found, want);
+        check_case_within(&c, NULL, WINOGRAD_LIMIT);
+        case_close(&c);
+        ddp_layout_unref(weights);
+        ddp_device_close(device);
+    }
+}
+
+typedef struct choices {
+    int calls, mine[4];
+} choices;
+
+static int note_choice(void *arg, int mine, int count)
+{
+    choices *c = arg;
+    (void)count;
+    assert_true(c->calls < 4);
+    c->mine[c->calls++] = mine;
+    return mine;
+}
+
+/* The ranks are asked for every layer, though layers of equal shape are timed once. */
+static void every_layer_asks_and_equal_ones_agree(void **state)
+{
+    choices seen = {0};
+    const ddp_device_opts opts = {.threads = 1, .choose = note_choice, .choose_arg = &seen};
+    ddp_device *device;
+    op_case c;
+    (void)state;
+    CHECK_OK(ddp_device_open(ddp_device_cpu(), &opts, &device));
+    for (int i = 0; i < 4; i++) {
+        open_case(&c, device, &winograd_cases[i / 2]);
+        case_close(&c);
+    }
+    assert_int_equal(seen.calls, 4);
+    assert_int_equal(seen.mine[0], seen.mine[1]);
+    assert_int_equal(seen.mine[2], seen.mine[3]);
+    ddp_device_close(device);
+}
+
+/* ---- all kinds ---- */
 
 /* The plan whose dst is the source of another: every kind behind every kind. */
 static void every_kind_takes_every_layout(void **state)
@@ -313,8 +454,12 @@ int main(void)
         cmocka_unit_test(direct_agrees_with_reference),
         cmocka_unit_test(gemm_agrees_with_reference),
         cmocka_unit_test(batch_agrees_with_reference),
+        cmocka_unit_test(batch_by_name_agrees_with_reference),
         cmocka_unit_test(own_choice_agrees_with_reference),
         cmocka_unit_test(two_threads_agree_with_reference),
+        cmocka_unit_test(winograd_agrees_with_reference),
+        cmocka_unit_test(winograd_is_chosen_pass_by_pass),
+        cmocka_unit_test(every_layer_asks_and_equal_ones_agree),
         cmocka_unit_test(every_kind_takes_every_layout),
         cmocka_unit_test(weights_layout_fits_other_batch_sizes),
         cmocka_unit_test(gradients_agree_with_differences),

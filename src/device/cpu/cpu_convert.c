@@ -43,6 +43,14 @@ static ddp_status add_reorder(ddpi_converter *converter, ddp_layout *from, ddp_l
     return DDP_OK;
 }
 
+/* A bf16 layout's elements as f32 in the same places; DDP_ERR_UNSUPPORTED if that has no name. */
+static ddp_status retype_exactly(ddp_layout *layout, ddp_layout **layout_out)
+{
+    ddpi_md *md;
+    DDP_TRY(ddpi_md_retype(ddpi_cpu_layout_of(layout)->md, DDP_F32, &md));
+    return ddpi_layout_of_md(layout->device, &layout->shape, md, layout_out);
+}
+
 /* From or to bf16: in place if that is all, else by the library, else by our own loop before or
  * after a reorder of f32. */
 static ddp_status add_typed(ddpi_converter *converter, ddp_layout *from, ddp_layout *to)
@@ -50,8 +58,10 @@ static ddp_status add_typed(ddpi_converter *converter, ddp_layout *from, ddp_lay
     const bool widen = from->dtype == DDP_BF16;
     const ddpi_step_kind kind = widen ? DDPI_STEP_WIDEN : DDPI_STEP_NARROW;
     ddp_layout *f32;
-    DDP_TRY(ddpi_layout_retype(widen ? from : to, DDP_F32, &f32));
-    ddp_status st = DDP_OK;
+    ddp_status st = retype_exactly(widen ? from : to, &f32);
+    if (st == DDP_ERR_UNSUPPORTED)
+        return add_reorder(converter, from, to);
+    DDP_TRY(st);
     if (ddp_layout_equal(f32, widen ? to : from)) {
         next_step(converter, kind, to);
     } else {
@@ -78,7 +88,7 @@ static ddp_status add_library(ddpi_converter *converter, ddp_layout *from, ddp_l
         if (st != DDP_ERR_UNSUPPORTED)
             return st;
         ddp_layout *f32;
-        DDP_TRY(ddpi_layout_retype(from, DDP_F32, &f32));
+        DDP_TRY(retype_exactly(from, &f32));
         next_step(converter, DDPI_STEP_WIDEN, f32);
         ddp_layout_unref(f32);
         return add_typed(converter, f32, to);

@@ -81,6 +81,7 @@ static void device_close(ddp_device *base)
     ddpi_cpu_device *device = ddpi_cpu_of(base);
     if (device->main != NULL)
         ddpi_cpu_stream_destroy((ddp_stream *)device->main);
+    ddpi_conv_forget(base);
     ddpi_dnnl_close(device->dnnl);
     ddp_free(device);
 }
@@ -97,6 +98,11 @@ static ddp_status device_open(const ddp_device_opts *opts, ddp_device **device_o
     DDP_TRY_GOTO(st, ddpi_dnnl_open(&device->dnnl), err_device);
     DDP_TRY_GOTO(st, ddpi_cpu_stream_create(&device->base, NULL, &main_stream), err_device);
     device->main = (ddpi_cpu_stream *)main_stream;
+    if (opts->conv_algo == DDP_CONV_WINOGRAD && !ddpi_dnnl_winograd(device->dnnl))
+        DDP_TRY_GOTO(st,
+                     DDP_FAIL(DDP_ERR_UNSUPPORTED,
+                              "convolution algorithm winograd: oneDNN has none on this processor"),
+                     err_device);
     read_processor_name(processor, sizeof processor);
     ddpi_dnnl_describe(library, sizeof library);
     snprintf(device->description, sizeof device->description, "%s, %s", processor, library);

@@ -48,7 +48,7 @@ enum { DDPI_CONV_SRC, DDPI_CONV_WEIGHTS, DDPI_CONV_DST, DDPI_CONV_BIAS, DDPI_CON
 typedef struct ddpi_conv_request {
     ddp_op_pass pass;
     const ddp_conv2d_desc *conv;
-    bool training;
+    bool winograd;
     const ddpi_md *md[3];     /* src, weights, dst, or their gradients; may be "any" */
     const ddpi_prim *forward; /* for the backward passes */
 } ddpi_conv_request;
@@ -56,6 +56,8 @@ typedef struct ddpi_conv_request {
 /* DDP_ERR_UNSUPPORTED if the library has no implementation for these layouts. */
 DDP_INNER ddp_status ddpi_prim_conv(ddpi_dnnl *dnnl, const ddpi_conv_request *request,
                                     ddpi_prim **prim_out);
+/* Whether the library has Winograd convolutions (version 2, f32, AVX-512). */
+bool ddpi_dnnl_winograd(ddpi_dnnl *dnnl);
 DDP_INNER ddp_status ddpi_prim_reorder(ddpi_dnnl *dnnl, const ddpi_md *from, const ddpi_md *to,
                                        ddpi_prim **prim_out);
 void ddpi_prim_destroy(ddpi_prim *prim);

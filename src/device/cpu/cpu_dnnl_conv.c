@@ -1,5 +1,6 @@
 /* cpu_dnnl_conv.c - oneDNN's convolution primitives, in its versions 2 and 3, which merged
- * operation descriptors into primitive descriptors. */
+ * operation descriptors into primitive descriptors. Plans for inference use the primitives of
+ * training too, so that layouts are the same. */
 #include <string.h>
 
 #include "ddp/memory.h"
@@ -12,9 +13,9 @@ typedef struct conv_parts {
     dnnl_dims_t strides, pads, dilates;
 } conv_parts;
 
-static dnnl_prop_kind_t forward_kind(const ddpi_conv_request *request)
+static dnnl_alg_kind_t algorithm(const ddpi_conv_request *request)
 {
-    return request->training ? dnnl_forward_training : dnnl_forward_inference;
+    return request->winograd ? dnnl_convolution_winograd : dnnl_convolution_direct;
 }
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -26,16 +27,16 @@ static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_requ
     switch (request->pass) {
     case DDP_PASS_FORWARD:
         return dnnl_convolution_forward_primitive_desc_create(
-            desc_out, engine, forward_kind(request), dnnl_convolution_direct, p->src, p->weights,
+            desc_out, engine, dnnl_forward_training, algorithm(request), p->src, p->weights,
             p->bias, p->dst, p->strides, p->dilates, p->pads, p->pads, attr);
     case DDP_PASS_BACKWARD_DATA:
         return dnnl_convolution_backward_data_primitive_desc_create(
-            desc_out, engine, dnnl_convolution_direct, p->src, p->weights, p->dst, p->strides,
+            desc_out, engine, algorithm(request), p->src, p->weights, p->dst, p->strides,
             p->dilates, p->pads, p->pads, request->forward->desc, attr);
     default:
         return dnnl_convolution_backward_weights_primitive_desc_create(
-            desc_out, engine, dnnl_convolution_direct, p->src, p->weights, p->bias, p->dst,
-            p->strides, p->dilates, p->pads, p->pads, request->forward->desc, attr);
+            desc_out, engine, algorithm(request), p->src, p->weights, p->bias, p->dst, p->strides,
+            p->dilates, p->pads, p->pads, request->forward->desc, attr);
     }
 }
 
@@ -49,17 +50,16 @@ static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_requ
     dnnl_status_t status;
     switch (request->pass) {
     case DDP_PASS_FORWARD:
-        status = dnnl_convolution_forward_desc_init(&conv, forward_kind(request),
-                                                    dnnl_convolution_direct, p->src, p->weights,
-                                                    p->bias, p->dst, p->strides, p->pads, p->pads);
+        status = dnnl_convolution_forward_desc_init(&conv, dnnl_forward_training,
+                                                    algorithm(request), p->src, p->weights, p->bias,
+                                                    p->dst, p->strides, p->pads, p->pads);
         break;
     case DDP_PASS_BACKWARD_DATA:
-        status = dnnl_convolution_backward_data_desc_init(&conv, dnnl_convolution_direct, p->src,
-                                                          p->weights, p->dst, p->strides, p->pads,
-                                                          p->pads);
+        status = dnnl_convolution_backward_data_desc_init(
+            &conv, algorithm(request), p->src, p->weights, p->dst, p->strides, p->pads, p->pads);
         break;
     default:
-        status = dnnl_convolution_backward_weights_desc_init(&conv, dnnl_convolution_direct, p->src,
+        status = dnnl_convolution_backward_weights_desc_init(&conv, algorithm(request), p->src,
                                                              p->weights, p->bias, p->dst,
                                                              p->strides, p->pads, p->pads);
         break;
@@ -131,4 +131,26 @@ err_prim:
     ddpi_md_destroy(bias);
     ddpi_prim_destroy(prim);
     return st;
+}
+
+bool ddpi_dnnl_winograd(ddpi_dnnl *dnnl)
+{
+    const ddp_shape image = {4, {1, 16, 12, 12}}, kernel = {4, {16, 16, 3, 3}};
+    const ddp_conv2d_desc conv = {16, 3, 3, 1, 1, 1, 1, false, false};
+    ddpi_md *images = NULL, *weights = NULL;
+    ddpi_prim *prim = NULL;
+    ddp_status st = ddpi_md_create(&image, DDP_F32, true, &images);
+    if (st == DDP_OK)
+        st = ddpi_md_create(&kernel, DDP_F32, true, &weights);
+    if (st == DDP_OK) {
+        const ddpi_conv_request request = {.pass = DDP_PASS_FORWARD,
+                                           .conv = &conv,
+                                           .winograd = true,
+                                           .md = {images, weights, images}};
+        st = ddpi_prim_conv(dnnl, &request, &prim);
+    }
+    ddpi_prim_destroy(prim);
+    ddpi_md_destroy(images);
+    ddpi_md_destroy(weights);
+    return st == DDP_OK;
 }

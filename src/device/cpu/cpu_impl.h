@@ -24,6 +24,7 @@ typedef struct ddpi_cpu_device {
     ddp_device base;
     ddpi_dnnl *dnnl;
     ddpi_cpu_stream *main;
+    struct ddpi_conv_verdict *verdicts; /* cpu_conv_auto.c */
     char description[192];
 } ddpi_cpu_device;
 
@@ -194,6 +195,7 @@ typedef struct ddpi_plan_parts {
     ddp_device *device;
     const ddp_op_desc *desc;
     ddp_layout *src, *weights; /* weights may be NULL */
+    unsigned winograd;         /* bit p: pass p of a direct convolution shall be one if it can */
     ddp_shape dst_shape, weight_shape;
 } ddpi_plan_parts;
 
@@ -210,10 +212,13 @@ ddp_status ddpi_plan_run(ddp_op_plan *plan, ddp_op_pass pass, ddp_stream *stream
 typedef ddp_status (*ddpi_plan_creator)(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_conv_direct_create(const ddpi_plan_parts *parts,
                                              ddpi_cpu_plan **plan_out);
+bool ddpi_conv_direct_is_winograd(const ddpi_cpu_plan *plan, ddp_op_pass pass);
 DDP_INNER ddp_status ddpi_conv_gemm_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_conv_batch_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 /* Whether blocks of images are possible and not mostly empty. */
 bool ddpi_conv_batch_fits(const ddpi_plan_parts *parts);
+/* Frees what the device has learnt about convolutions. */
+void ddpi_conv_forget(ddp_device *device);
 DDP_INNER ddp_status ddpi_conv_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_linear_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_pool_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
