@@ -265,16 +265,10 @@ bool ddpi_conv_batch_fits(const ddpi_plan_parts *parts)
 
 static ddp_status make_operands(const ddpi_plan_parts *parts, conv_batch_plan *plan, size_t *bytes)
 {
-    ddp_layout *plain;
     plan->src_batch = ddpi_cpu_layout_of(parts->src)->batch;
     if (plan->src_batch || parts->src->plain)
         return DDP_OK;
-    DDP_TRY(ddpi_layout_plain(parts->device, &parts->src->shape, &plain));
-    ddp_status st = ddpi_operand_create(parts->src, plain, false, bytes, &plan->src);
-    if (st == DDP_OK && parts->desc->need_diff_src)
-        st = ddpi_operand_create(parts->src, plain, true, bytes, &plan->diff_src);
-    ddp_layout_unref(plain);
-    return st;
+    return ddpi_source_operands(parts, DDP_F32, bytes, &plan->src, &plan->diff_src);
 }
 
 static void map_scratch(conv_batch_plan *plan, size_t bytes)
@@ -282,9 +276,7 @@ static void map_scratch(conv_batch_plan *plan, size_t bytes)
     scratch_map *map = &plan->map;
     const ddpi_batch_conv *s = &plan->shape;
     const size_t lanes_bytes = DDPI_BATCH_LANES * sizeof(float);
-    const size_t converter = (size_t)ddpi_max((int64_t)ddpi_operand_scratch_bytes(&plan->src),
-                                              (int64_t)ddpi_operand_scratch_bytes(&plan->diff_src));
-    map->converter = ddpi_take(&bytes, converter);
+    map->converter = ddpi_take_converter(&bytes, &plan->src, &plan->diff_src);
     map->block = ddpi_take(&map->thread_bytes,
                            plan->src_batch ? 0 : (size_t)plan->in_elements * lanes_bytes);
     map->bordered =

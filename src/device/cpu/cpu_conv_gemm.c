@@ -301,19 +301,12 @@ static ddp_status make_scratch(conv_gemm_plan *plan, const ddpi_plan_parts *part
 {
     size_t bytes = 0;
     const size_t width = (size_t)(plan->group * plan->pixels) * sizeof(float);
-    ddp_layout *plain;
-    DDP_TRY(ddpi_layout_plain(parts->device, &parts->src->shape, &plain));
-    ddp_status st = ddpi_operand_create(parts->src, plain, false, &bytes, &plan->src);
-    if (st == DDP_OK && parts->desc->need_diff_src)
-        st = ddpi_operand_create(parts->src, plain, true, &bytes, &plan->diff_src);
-    ddp_layout_unref(plain);
+    DDP_TRY(ddpi_source_operands(parts, DDP_F32, &bytes, &plan->src, &plan->diff_src));
     plan->columns = ddpi_take(&bytes, (size_t)plan->taps * width);
     plan->product = ddpi_take(&bytes, (size_t)plan->out_c * width);
-    plan->converter =
-        ddpi_take(&bytes, (size_t)ddpi_max((int64_t)ddpi_operand_scratch_bytes(&plan->src),
-                                           (int64_t)ddpi_operand_scratch_bytes(&plan->diff_src)));
+    plan->converter = ddpi_take_converter(&bytes, &plan->src, &plan->diff_src);
     plan->base.base.scratch_bytes = bytes;
-    return st;
+    return DDP_OK;
 }
 
 ddp_status ddpi_conv_gemm_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out)

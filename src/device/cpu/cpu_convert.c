@@ -241,6 +241,24 @@ ddp_status ddpi_operand_create(ddp_layout *user, ddp_layout *kernel, bool writes
                   : ddpi_converter_create(user, kernel, &operand_out->in);
 }
 
+ddp_status ddpi_source_operands(const ddpi_plan_parts *parts, ddp_dtype dtype, size_t *bytes,
+                                ddpi_operand *src, ddpi_operand *diff_src)
+{
+    ddp_layout *rows;
+    DDP_TRY(ddpi_layout_rows(parts->device, &parts->src->shape, dtype, &rows));
+    ddp_status st = ddpi_operand_create(parts->src, rows, false, bytes, src);
+    if (st == DDP_OK && parts->desc->need_diff_src)
+        st = ddpi_operand_create(parts->src, rows, true, bytes, diff_src);
+    ddp_layout_unref(rows);
+    return st;
+}
+
+size_t ddpi_take_converter(size_t *bytes, const ddpi_operand *a, const ddpi_operand *b)
+{
+    const size_t x = ddpi_operand_scratch_bytes(a), y = ddpi_operand_scratch_bytes(b);
+    return ddpi_take(bytes, x > y ? x : y);
+}
+
 void ddpi_operand_destroy(ddpi_operand *operand)
 {
     ddpi_converter_destroy(operand->in);

@@ -47,7 +47,8 @@ enum { DDPI_CONV_SRC, DDPI_CONV_WEIGHTS, DDPI_CONV_DST, DDPI_CONV_BIAS, DDPI_CON
 
 typedef struct ddpi_conv_request {
     ddp_op_pass pass;
-    const ddp_conv2d_desc *conv;
+    const ddp_conv2d_desc *conv;   /* or NULL: an inner product of rows */
+    const ddp_linear_desc *linear; /* then */
     bool winograd;
     const ddpi_md *md[3];     /* src, weights, dst, or their gradients; may be "any" */
     const ddpi_prim *forward; /* for the backward passes */

@@ -1,6 +1,6 @@
-/* cpu_dnnl_conv.c - oneDNN's convolution primitives, in its versions 2 and 3, which merged
- * operation descriptors into primitive descriptors. Plans for inference use the primitives of
- * training too, so that layouts are the same. */
+/* cpu_dnnl_conv.c - oneDNN's primitives of convolutions and inner products, in its versions 2 and
+ * 3, which merged operation descriptors into primitive descriptors. Plans for inference use the
+ * primitives of training too, so that layouts are the same. */
 #include <string.h>
 
 #include "ddp/memory.h"
@@ -40,6 +40,23 @@ static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_requ
     }
 }
 
+static dnnl_status_t inner_desc_create(dnnl_engine_t engine, const ddpi_conv_request *request,
+                                       const conv_parts *p, dnnl_primitive_attr_t attr,
+                                       dnnl_primitive_desc_t *desc_out)
+{
+    switch (request->pass) {
+    case DDP_PASS_FORWARD:
+        return dnnl_inner_product_forward_primitive_desc_create(
+            desc_out, engine, dnnl_forward_training, p->src, p->weights, p->bias, p->dst, attr);
+    case DDP_PASS_BACKWARD_DATA:
+        return dnnl_inner_product_backward_data_primitive_desc_create(
+            desc_out, engine, p->src, p->weights, p->dst, request->forward->desc, attr);
+    default:
+        return dnnl_inner_product_backward_weights_primitive_desc_create(
+            desc_out, engine, p->src, p->weights, p->bias, p->dst, request->forward->desc, attr);
+    }
+}
+
 #else
 
 static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_request *request,
@@ -67,6 +84,31 @@ static dnnl_status_t conv_desc_create(dnnl_engine_t engine, const ddpi_conv_requ
     if (status != dnnl_success)
         return status;
     return dnnl_primitive_desc_create(desc_out, &conv, attr, engine,
+                                      request->forward != NULL ? request->forward->desc : NULL);
+}
+
+static dnnl_status_t inner_desc_create(dnnl_engine_t engine, const ddpi_conv_request *request,
+                                       const conv_parts *p, dnnl_primitive_attr_t attr,
+                                       dnnl_primitive_desc_t *desc_out)
+{
+    dnnl_inner_product_desc_t inner;
+    dnnl_status_t status;
+    switch (request->pass) {
+    case DDP_PASS_FORWARD:
+        status = dnnl_inner_product_forward_desc_init(&inner, dnnl_forward_training, p->src,
+                                                      p->weights, p->bias, p->dst);
+        break;
+    case DDP_PASS_BACKWARD_DATA:
+        status = dnnl_inner_product_backward_data_desc_init(&inner, p->src, p->weights, p->dst);
+        break;
+    default:
+        status = dnnl_inner_product_backward_weights_desc_init(&inner, p->src, p->weights, p->bias,
+                                                               p->dst);
+        break;
+    }
+    if (status != dnnl_success)
+        return status;
+    return dnnl_primitive_desc_create(desc_out, &inner, attr, engine,
                                       request->forward != NULL ? request->forward->desc : NULL);
 }
 
@@ -98,30 +140,42 @@ static ddp_status create_conv(ddpi_dnnl *dnnl, const ddpi_conv_request *request,
                               const ddpi_md *bias, ddpi_prim *prim)
 {
     const ddp_conv2d_desc *conv = request->conv;
-    const conv_parts parts = {
+    const bool relu = conv != NULL ? conv->relu : request->linear->relu;
+    conv_parts parts = {
         .src = ddpi_md_view_of(request->md[DDPI_CONV_SRC]),
         .weights = ddpi_md_view_of(request->md[DDPI_CONV_WEIGHTS]),
         .dst = ddpi_md_view_of(request->md[DDPI_CONV_DST]),
         .bias = bias != NULL ? ddpi_md_view_of(bias) : NULL,
-        .strides = {conv->stride_h, conv->stride_w},
-        .pads = {conv->pad_h, conv->pad_w},
     };
     dnnl_primitive_attr_t attr;
-    DDP_TRY(ddpi_prim_attr(conv->relu && request->pass == DDP_PASS_FORWARD, &attr));
-    const dnnl_status_t status = conv_desc_create(dnnl->engine, request, &parts, attr, &prim->desc);
+    dnnl_status_t status;
+    DDP_TRY(ddpi_prim_attr(relu && request->pass == DDP_PASS_FORWARD, &attr));
+    if (conv != NULL) {
+        parts.strides[0] = conv->stride_h;
+        parts.strides[1] = conv->stride_w;
+        parts.pads[0] = conv->pad_h;
+        parts.pads[1] = conv->pad_w;
+        status = conv_desc_create(dnnl->engine, request, &parts, attr, &prim->desc);
+    } else {
+        status = inner_desc_create(dnnl->engine, request, &parts, attr, &prim->desc);
+    }
     dnnl_primitive_attr_destroy(attr);
-    DDP_TRY(ddpi_dnnl_check(status, "describe a convolution"));
+    DDP_TRY(ddpi_dnnl_check(status,
+                            conv != NULL ? "describe a convolution" : "describe an inner product"));
     return finish_conv(dnnl, request, prim, parts.bias);
 }
 
 ddp_status ddpi_prim_conv(ddpi_dnnl *dnnl, const ddpi_conv_request *request, ddpi_prim **prim_out)
 {
-    const ddp_shape bias_shape = {1, {request->conv->out_channels}};
+    const ddp_conv2d_desc *conv = request->conv;
+    const ddp_linear_desc *linear = request->linear;
+    const ddp_shape bias_shape = {1, {conv != NULL ? conv->out_channels : linear->out_features}};
+    const bool has_bias = conv != NULL ? conv->bias : linear->bias;
     ddpi_md *bias = NULL;
     ddpi_prim *prim;
     ddp_status st;
     DDP_TRY(DDP_ALLOC(prim, 1));
-    if (request->conv->bias && request->pass != DDP_PASS_BACKWARD_DATA)
+    if (has_bias && request->pass != DDP_PASS_BACKWARD_DATA)
         DDP_TRY_GOTO(st, ddpi_md_create(&bias_shape, DDP_F32, false, &bias), err_prim);
     DDP_TRY_GOTO(st, create_conv(dnnl, request, bias, prim), err_prim);
     ddpi_md_destroy(bias);

@@ -165,6 +165,8 @@ DDP_INNER ddp_status ddpi_operand_create(ddp_layout *user, ddp_layout *kernel, b
                                          size_t *bytes, ddpi_operand *operand_out);
 void ddpi_operand_destroy(ddpi_operand *operand);
 size_t ddpi_operand_scratch_bytes(const ddpi_operand *operand);
+/* Room for the converters of operands that are not converted at the same time. */
+size_t ddpi_take_converter(size_t *bytes, const ddpi_operand *a, const ddpi_operand *b);
 /* Kernel-side pointer; a read operand is converted. */
 DDP_INNER ddp_status ddpi_operand_begin(const ddpi_operand *operand, const void *user,
                                         char *scratch, char *converter_scratch, void **kernel_out);
@@ -209,6 +211,10 @@ void ddpi_plan_destroy(ddp_op_plan *plan);
 ddp_status ddpi_plan_run(ddp_op_plan *plan, ddp_op_pass pass, ddp_stream *stream,
                          const ddp_op_args *args);
 
+/* The operands of a kernel that reads its source, and writes the source's gradient, row by row. */
+DDP_INNER ddp_status ddpi_source_operands(const ddpi_plan_parts *parts, ddp_dtype dtype,
+                                          size_t *bytes, ddpi_operand *src, ddpi_operand *diff_src);
+
 typedef ddp_status (*ddpi_plan_creator)(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_conv_direct_create(const ddpi_plan_parts *parts,
                                              ddpi_cpu_plan **plan_out);
@@ -220,6 +226,9 @@ bool ddpi_conv_batch_fits(const ddpi_plan_parts *parts);
 /* Frees what the device has learnt about convolutions. */
 void ddpi_conv_forget(ddp_device *device);
 DDP_INNER ddp_status ddpi_conv_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
+/* DDP_ERR_UNSUPPORTED where the library has no bf16. */
+DDP_INNER ddp_status ddpi_linear_bf16_create(const ddpi_plan_parts *parts,
+                                             ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_linear_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_pool_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_relu_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);

@@ -191,19 +191,12 @@ static void linear_destroy(ddpi_cpu_plan *base)
 static ddp_status make_scratch(linear_plan *plan, const ddpi_plan_parts *parts)
 {
     size_t bytes = 0;
-    ddp_layout *plain;
-    DDP_TRY(ddpi_layout_plain(parts->device, &parts->src->shape, &plain));
-    ddp_status st = ddpi_operand_create(parts->src, plain, false, &bytes, &plan->src);
-    if (st == DDP_OK && parts->desc->need_diff_src)
-        st = ddpi_operand_create(parts->src, plain, true, &bytes, &plan->diff_src);
-    ddp_layout_unref(plain);
+    DDP_TRY(ddpi_source_operands(parts, DDP_F32, &bytes, &plan->src, &plan->diff_src));
     plan->src_turned = ddpi_take(&bytes, (size_t)(plan->in * plan->n) * sizeof(float));
     plan->dst_turned = ddpi_take(&bytes, (size_t)(plan->out * plan->n) * sizeof(float));
-    plan->converter =
-        ddpi_take(&bytes, (size_t)ddpi_max((int64_t)ddpi_operand_scratch_bytes(&plan->src),
-                                           (int64_t)ddpi_operand_scratch_bytes(&plan->diff_src)));
+    plan->converter = ddpi_take_converter(&bytes, &plan->src, &plan->diff_src);
     plan->base.base.scratch_bytes = bytes;
-    return st;
+    return DDP_OK;
 }
 
 ddp_status ddpi_linear_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out)
@@ -211,8 +204,11 @@ ddp_status ddpi_linear_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan
     static const ddpi_cpu_op op = {linear_run, linear_destroy};
     ddpi_cpu_plan *base;
     ddp_status st;
-    if (parts->desc->bf16)
-        return ddpi_widened_create(parts, ddpi_linear_create, plan_out);
+    if (parts->desc->bf16) {
+        st = ddpi_linear_bf16_create(parts, plan_out);
+        return st == DDP_ERR_UNSUPPORTED ? ddpi_widened_create(parts, ddpi_linear_create, plan_out)
+                                         : st;
+    }
     DDP_TRY(ddpi_plan_alloc(parts, &op, sizeof(linear_plan), &base));
     linear_plan *plan = (linear_plan *)base;
     plan->linear = &base->base.desc.u.linear;
