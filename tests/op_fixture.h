@@ -137,7 +137,7 @@ static inline void *imported_rounded(ddp_device *device, const ddp_layout *layou
 
 static inline bool is_zero(const ddp_layout *layout, const void *memory, size_t i)
 {
-    return ddp_layout_dtype(layout) == DDP_BF16 ? ((const uint16_t *)memory)[i] == 0
+    return ddp_layout_dtype(layout) == DDP_BF16 ? (((const uint16_t *)memory)[i] & 0x7fff) == 0
                                                 : ((const float *)memory)[i] == 0;
 }
 
