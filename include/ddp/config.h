@@ -66,11 +66,13 @@ typedef struct ddp_config {
     ddp_device_opts device; /* threads: see ddp_config_machine(); choose is the program's */
     ddp_comm_opts comm;
     ddp_reducer_opts reducer;
-    ddp_optim_opts optim;         /* lr as given */
-    ddp_trainer_opts trainer;     /* lr: effective */
+    ddp_optim_opts optim; /* lr as given */
+    ddp_schedule_opts schedule;
+    ddp_trainer_opts trainer;     /* schedule: see ddp_config_resolve_schedule() */
     ddp_transform_opts transform; /* mean and deviation are the program's to set */
     ddp_normalize normalize;
     int64_t global_batch, shards; /* per step, over all ranks */
+    double lr;                    /* after --lr-scale */
     int workers;                  /* loader threads of this rank */
     ddp_options *options;         /* owned by what ddp_config_create() gave */
 } ddp_config;
@@ -86,6 +88,8 @@ DDP_CALL ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, 
  * becomes
  * --batch-size, so that the values written to config.ini stand for the same run. */
 DDP_CALL ddp_status ddp_config_resolve(ddp_config *config, int world);
+/* The learning rates of all steps. */
+DDP_CALL ddp_status ddp_config_resolve_schedule(ddp_config *config, int64_t steps_per_epoch);
 /* Spreads --normalize over the channels and compares the world with the number of training samples.
  */
 DDP_CALL ddp_status ddp_config_check_data(ddp_config *config, int world, int64_t samples,

@@ -3,6 +3,7 @@
 #define DDP_TRAINER_H
 
 #include "ddp/eval.h"
+#include "ddp/schedule.h"
 #include "ddp/strategy.h"
 
 #ifdef __cplusplus
@@ -14,8 +15,8 @@ typedef struct ddp_trainer_opts {
     int64_t max_steps;      /* optimizer steps; 0: no limit */
     int64_t eval_every;     /* epochs; 0: only at the end */
     int64_t check_replicas; /* compare parameters' hashes every N steps; 0: at the start only */
-    double lr;
     double target_accuracy; /* end after an evaluation that reaches it; 0: none */
+    ddp_schedule schedule;  /* of learning rates */
 } ddp_trainer_opts;
 
 /* What stays the same during a run, for observers. */

@@ -116,7 +116,7 @@ static void print_lr(const ddp_config *config)
     if (config->run.lr_scale == DDP_LR_SCALE_NONE)
         return;
     ddp_log_print("learning rate %.6g: --lr %.6g scaled %s by batch %" PRId64 " over %.6g",
-                  config->trainer.lr, config->optim.lr,
+                  config->lr, config->optim.lr,
                   config->run.lr_scale == DDP_LR_SCALE_SQRT ? "by the root," : "linearly,",
                   config->global_batch, config->run.lr_base_batch);
 }

@@ -70,7 +70,8 @@ static ddp_status open_train(ddpi_run *run, const ddp_dataset_ops *ops)
     DDP_TRY(ddp_dataset_open(ops, &run->config.data, DDP_SPLIT_TRAIN, run->comm, &run->data.whole));
     DDP_TRY(split(run));
     DDP_TRY(compare_splits(run));
-    return check_sampler(run);
+    DDP_TRY(check_sampler(run));
+    return ddp_config_resolve_schedule(&run->config, ddp_sampler_steps(&run->data.sampler));
 }
 
 static ddp_status make_transforms(ddpi_run *run, const ddp_dataset_info *info)

@@ -77,6 +77,7 @@ static ddp_status check_images(const ddp_config *config)
 ddp_status ddpi_config_check(const ddp_config *config)
 {
     DDP_TRY(check_optimizer(&config->optim));
+    DDP_TRY(ddp_schedule_check(&config->schedule));
     DDP_TRY(check_images(config));
     DDP_TRY(check_batch(config));
     DDP_TRY(check_comm(config));
@@ -177,9 +178,16 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
             config->global_batch, config->shards);
     run->batch_size = config->global_batch;
     run->batch_per_rank = 0;
-    config->trainer.lr = scaled_lr(config);
+    config->lr = scaled_lr(config);
     config->model.bf16 = run->precision == DDP_PRECISION_BF16;
     return DDP_OK;
+}
+
+ddp_status ddp_config_resolve_schedule(ddp_config *config, int64_t steps_per_epoch)
+{
+    /* Not --max-steps: a run that is ended early and goes on later has one schedule. */
+    return ddp_schedule_make(&config->schedule, config->lr, steps_per_epoch,
+                             config->trainer.epochs * steps_per_epoch, &config->trainer.schedule);
 }
 
 /* ---- with the data and the machine ---- */

@@ -60,9 +60,10 @@ static ddp_status run_step(trainer *t, int64_t epoch, int64_t index, double *los
 {
     const ddp_trainer_parts *p = t->parts;
     ddp_step_stats stats;
+    const double lr = ddp_schedule_lr(&t->opts->schedule, t->steps);
     ddp_comm_note(p->comm, t->steps + 1, "training step");
-    DDP_TRY(ddp_strategy_step(p->strategy, p->loader, ddp_sampler_step_count(p->sampler, index),
-                              t->opts->lr, &stats));
+    DDP_TRY(ddp_strategy_step(p->strategy, p->loader, ddp_sampler_step_count(p->sampler, index), lr,
+                              &stats));
     if (stats.nonfinite_rank >= 0)
         return DDP_FAIL(DDP_ERR_NONFINITE,
                         "step %lld (epoch %lld): loss or gradients of rank %d are not finite; a "
@@ -75,7 +76,7 @@ static ddp_status run_step(trainer *t, int64_t epoch, int64_t index, double *los
     ddp_step_info step = {.epoch = epoch + 1,
                           .step = t->steps,
                           .step_in_epoch = index + 1,
-                          .lr = t->opts->lr,
+                          .lr = lr,
                           .stats = &stats};
     DDP_TRY(tell_step(t, &step));
     if (t->opts->check_replicas > 0 && t->steps % t->opts->check_replicas == 0)

@@ -52,7 +52,7 @@ static void the_defaults_are_the_seeds_run(void **state)
     assert_int_equal(c->global_batch, 256);
     assert_int_equal(c->shards, 8);
     assert_int_equal(c->reducer.shards, 1);
-    assert_true(c->trainer.lr == 0.2);
+    assert_true(c->lr == 0.2);
     assert_true(c->reducer.first_bucket_mb == 1 && c->reducer.bucket_cap_mb == 25);
     assert_int_equal(c->comm.timeout_ms, 60000);
     assert_true(c->comm.shared_memory);
@@ -100,6 +100,10 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--run-dir=", "expected a path");
     refused("--epochs 0", "from 1 to");
     refused("--val-split 1", "0.99");
+    refused("--lr-schedule step", "--lr-step-every");
+    refused("--lr-step-every 2", "without --lr-schedule step");
+    refused("--lr-schedule step --lr-step-at 3,2", "\"3,2\"");
+    refused("--warmup-steps 2 --warmup-epochs 1", "one of the two");
 }
 
 static void texts_of_several_numbers_are_read_strictly(void **state)
@@ -178,10 +182,28 @@ static void the_rate_follows_the_batch_if_asked(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         ddp_config *c = parsed(cases[i].line);
         CHECK_OK(ddp_config_resolve(c, 2));
-        assert_true(c->trainer.lr > cases[i].want * (1 - 1e-12));
-        assert_true(c->trainer.lr < cases[i].want * (1 + 1e-12));
+        assert_true(c->lr > cases[i].want * (1 - 1e-12));
+        assert_true(c->lr < cases[i].want * (1 + 1e-12));
         ddp_config_destroy(c);
     }
+}
+
+static void the_schedule_is_in_steps_of_the_run(void **state)
+{
+    (void)state;
+    ddp_config *c = parsed("--lr 0.1 --batch-size 512 --lr-scale linear --epochs 4 --max-steps 7 "
+                           "--lr-schedule poly --warmup-epochs 0.5");
+    CHECK_OK(ddp_config_resolve(c, 2));
+    CHECK_OK(ddp_config_resolve_schedule(c, 10));
+    const ddp_schedule *s = &c->trainer.schedule;
+    assert_true(s->base == 0.2 && s->kind == DDP_SCHEDULE_POLY);
+    assert_int_equal(s->warmup, 5);
+    assert_int_equal(s->total, 40);
+    ddp_config_destroy(c);
+    c = parsed("--epochs 1 --lr-schedule cosine --warmup-epochs 1");
+    CHECK_OK(ddp_config_resolve(c, 1));
+    CHECK_FAILS(ddp_config_resolve_schedule(c, 10), DDP_ERR_USAGE, "--warmup-epochs");
+    ddp_config_destroy(c);
 }
 
 static void data_and_ranks_are_compared(void **state)
@@ -251,6 +273,7 @@ int main(void)
         cmocka_unit_test(texts_of_several_numbers_are_read_strictly),
         cmocka_unit_test(the_world_decides_batch_and_shards),
         cmocka_unit_test(the_rate_follows_the_batch_if_asked),
+        cmocka_unit_test(the_schedule_is_in_steps_of_the_run),
         cmocka_unit_test(data_and_ranks_are_compared),
         cmocka_unit_test(threads_and_workers_share_the_cores),
         cmocka_unit_test(the_fingerprint_has_what_must_agree),
