@@ -12,38 +12,11 @@
 #ifndef DDP_OP_H
 #define DDP_OP_H
 
-#include "ddp/device.h"
+#include "ddp/layout.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* ---- layouts ---- */
-typedef struct ddp_layout ddp_layout; /* counted */
-
-/* Row-major f32 of the given shape; a 4-d shape is [n][c][h][w], weights are [out][in][kh][kw] or
- * [out][in]. */
-DDP_CALL ddp_status ddp_layout_plain(ddp_device *device, const ddp_shape *shape,
-                                     ddp_layout **layout_out);
-DDP_API ddp_layout *ddp_layout_ref(ddp_layout *layout);
-DDP_API void ddp_layout_unref(ddp_layout *layout);
-/* Bytes in memory, padding included; a multiple of 4. Padding elements are always 0. */
-DDP_API size_t ddp_layout_bytes(const ddp_layout *layout);
-DDP_API const ddp_shape *ddp_layout_shape(const ddp_layout *layout);
-/* DDP_F32 or DDP_BF16. */
-DDP_API ddp_dtype ddp_layout_dtype(const ddp_layout *layout);
-/* Row-major f32. */
-DDP_API bool ddp_layout_is_plain(const ddp_layout *layout);
-DDP_API bool ddp_layout_equal(const ddp_layout *a, const ddp_layout *b);
-/* A short name such as "plain", "aBcd16b" or "aBcd16b:bf16"; enters the start-up fingerprint. */
-DDP_API const char *ddp_layout_name(const ddp_layout *layout);
-/* Local, synchronous, for files, hashes and tests: plain host memory <-> device memory in `layout`.
- * Elements of bf16 are widened, and rounded to the nearest. May allocate. Padding is written as 0.
- */
-DDP_CALL ddp_status ddp_layout_import(ddp_device *device, const ddp_layout *layout,
-                                      const float *plain, void *dst);
-DDP_CALL ddp_status ddp_layout_export(ddp_device *device, const ddp_layout *layout, const void *src,
-                                      float *plain);
 
 /* ---- descriptors ---- */
 typedef enum ddp_op_kind {
