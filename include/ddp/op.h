@@ -29,6 +29,7 @@ typedef enum ddp_op_kind {
     DDP_OP_SOFTMAX_XENT, /* see below */
     DDP_OP_NORM,         /* batch normalisation over [n][c][h][w], per channel; see below */
     DDP_OP_ADD,          /* dst = [relu](src + src2) */
+    DDP_OP_DROPOUT,      /* see below */
     DDP_OP_KIND_COUNT
 } ddp_op_kind;
 
@@ -45,12 +46,14 @@ typedef struct ddp_linear_desc {
 typedef struct ddp_pool2d_desc {
     bool maximum; /* else average */
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+    bool global; /* average of all pixels, to [n][c][1][1]; the other fields are 0 */
 } ddp_pool2d_desc;
 
 /* Softmax cross-entropy over [n][classes] logits, fused with its gradient. Forward writes diff_src
  * = softmax - target for each sample (the gradient of the *sum* of the losses, not of their mean)
  * and adds to args->loss. Labels are int32 on the device. With smoothing s the target is (1 - s) *
- * onehot + s / classes. */
+ * onehot + s / classes. With labels2, sample i counts mix[i] times with its label and 1 - mix[i]
+ * times with its second one. */
 typedef struct ddp_xent_desc {
     double label_smoothing;
 } ddp_xent_desc;
@@ -81,6 +84,14 @@ typedef struct ddp_add_desc {
     bool relu;
 } ddp_add_desc;
 
+/* When training, an element becomes 0 with probability rate, and else src / (1 - rate). Which ones
+ * is a function of args->rng_seed, rng_stream (a number per layer), the sample's id and the element
+ * in plain order, so it depends neither on layout nor on how samples are spread over batches and
+ * ranks; backward draws again. Otherwise dst = src. */
+typedef struct ddp_dropout_desc {
+    double rate; /* 0 or more, less than 1 */
+} ddp_dropout_desc;
+
 typedef struct ddp_op_desc {
     ddp_op_kind kind;
     bool training;      /* false: no backward pass will be run */
@@ -94,6 +105,7 @@ typedef struct ddp_op_desc {
         ddp_xent_desc xent;
         ddp_norm_desc norm;
         ddp_add_desc add;
+        ddp_dropout_desc dropout;
     } u;
 } ddp_op_desc;
 
@@ -155,7 +167,13 @@ typedef struct ddp_op_args {
         *norm; /* normalisation only; the struct and its arrays stay valid as buffers do */
     /* softmax cross-entropy only */
     const int32_t *labels;
+    const int32_t *labels2; /* NULL: none */
+    const float *mix;
     double *loss; /* device; the samples' loss sum is added */
+    /* dropout only */
+    const int64_t *sample_ids; /* [n] */
+    uint64_t rng_seed;
+    uint32_t rng_stream;
 } ddp_op_args;
 
 /* Enqueues one pass. All buffers stay valid until the stream has done it. Order of passes for one

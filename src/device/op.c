@@ -85,9 +85,13 @@ static ddp_status infer_linear(const ddp_linear_desc *linear, const ddp_shape *s
 static ddp_status infer_pool2d(const ddp_pool2d_desc *pool, const ddp_shape *src,
                                ddp_shape *dst_out)
 {
+    if (pool->global && src->ndim == 4) {
+        *dst_out = (ddp_shape){4, {src->dims[0], src->dims[1], 1, 1}};
+        return DDP_OK;
+    }
     const window win = {pool->kernel_h, pool->kernel_w, pool->stride_h,
                         pool->stride_w, pool->pad_h,    pool->pad_w};
-    return slide("pooling", &win, src, dst_out);
+    return slide(pool->global ? "global pooling" : "pooling", &win, src, dst_out);
 }
 
 static ddp_status infer_xent(const ddp_xent_desc *xent, const ddp_shape *src)
@@ -116,6 +120,14 @@ static ddp_status infer_norm(const ddp_norm_desc *norm, const ddp_shape *src,
                         "batch normalisation with eps %g: more than 0, and less than 1, is needed",
                         norm->eps);
     *weights_out = (ddp_shape){1, {src->dims[1]}};
+    return DDP_OK;
+}
+
+static ddp_status infer_dropout(const ddp_dropout_desc *dropout)
+{
+    if (!(dropout->rate >= 0 && dropout->rate < 1))
+        return DDP_FAIL(DDP_ERR_USAGE, "dropout rate %g: 0 or more, and less than 1, is needed",
+                        dropout->rate);
     return DDP_OK;
 }
 
@@ -160,6 +172,9 @@ ddp_status ddp_op_infer(const ddp_op_desc *desc, const ddp_shape *src, ddp_shape
         break;
     case DDP_OP_ADD:
         break;
+    case DDP_OP_DROPOUT:
+        DDP_TRY(infer_dropout(&desc->u.dropout));
+        break;
     default:
         return DDP_FAIL(DDP_ERR_UNSUPPORTED, "unknown operation number %d", (int)desc->kind);
     }
@@ -182,14 +197,17 @@ ddp_status ddp_op_flops(const ddp_op_desc *desc, const ddp_shape *src, double *f
         flops = 2.0 * (double)ddp_shape_count(&weights) * (double)dst.dims[0];
         break;
     case DDP_OP_POOL2D:
-        flops = (double)ddp_shape_count(&dst) *
-                (double)(desc->u.pool2d.kernel_h * desc->u.pool2d.kernel_w);
+        flops = desc->u.pool2d.global
+                    ? (double)ddp_shape_count(src)
+                    : (double)ddp_shape_count(&dst) *
+                          (double)(desc->u.pool2d.kernel_h * desc->u.pool2d.kernel_w);
         break;
     case DDP_OP_NORM: /* statistics take three, the result two */
         flops = 5.0 * (double)ddp_shape_count(src);
         break;
     case DDP_OP_RELU:
     case DDP_OP_ADD:
+    case DDP_OP_DROPOUT:
         flops = (double)ddp_shape_count(src);
         break;
     case DDP_OP_SOFTMAX_XENT:

@@ -1,5 +1,5 @@
-/* cpu_add.c - sums of two tensors that lie alike, with a relu and its gradient; the second source
- * may lie otherwise and is then converted in scratch memory. Padding is 0 and so stays 0.
+/* cpu_add.c - sums of two tensors that lie alike, with a relu and its gradient; and what brings the
+ * sources of an operation into one layout. Padding is 0 and so stays 0.
  *
  * Ranges are cut into pieces of fixed size, which the threads share. */
 #include <stdio.h>
@@ -104,13 +104,60 @@ static ddp_status run_accumulate(const void *payload)
 ddp_status ddpi_cpu_accumulate(ddp_stream *stream, const ddp_layout *layout, void *dst,
                                const void *src)
 {
-    const accumulate_task task = {
-        stream->device->opts.threads,
-        {.dst = dst, .a = dst, .b = src, .count = (int64_t)ddpi_layout_elements(layout)}};
+    const accumulate_task task = {stream->device->opts.threads,
+                                  {.dst = dst,
+                                   .a = dst,
+                                   .b = src,
+                                   .count = (int64_t)ddpi_layout_elements(layout),
+                                   .bf16 = layout->dtype == DDP_BF16}};
     return ddpi_cpu_submit(stream, run_accumulate, &task, sizeof task);
 }
 
-/* ---- a second source, for additions and normalisations ---- */
+/* ---- sources ---- */
+
+ddp_status ddpi_source_create(const ddpi_plan_parts *parts, ddp_layout *kernel, size_t *bytes,
+                              ddpi_source *source_out)
+{
+    DDP_TRY(ddpi_operand_create(parts->src, kernel, false, bytes, &source_out->src));
+    if (parts->desc->training && parts->desc->need_diff_src)
+        DDP_TRY(ddpi_operand_create(parts->src, kernel, true, bytes, &source_out->diff_src));
+    const size_t in = ddpi_operand_scratch_bytes(&source_out->src);
+    const size_t out = ddpi_operand_scratch_bytes(&source_out->diff_src);
+    source_out->converter = ddpi_take(bytes, in > out ? in : out);
+    return DDP_OK;
+}
+
+void ddpi_source_destroy(ddpi_source *source)
+{
+    ddpi_operand_destroy(&source->src);
+    ddpi_operand_destroy(&source->diff_src);
+}
+
+ddp_status ddpi_source_begin(const ddpi_source *source, const ddp_op_args *args,
+                             const void **src_out)
+{
+    char *scratch = args->scratch;
+    void *src;
+    DDP_TRY(
+        ddpi_operand_begin(&source->src, args->src, scratch, scratch + source->converter, &src));
+    *src_out = src;
+    return DDP_OK;
+}
+
+ddp_status ddpi_source_begin_gradient(const ddpi_source *source, const ddp_op_args *args,
+                                      void **diff_src_out)
+{
+    char *scratch = args->scratch;
+    return ddpi_operand_begin(&source->diff_src, args->diff_src, scratch,
+                              scratch + source->converter, diff_src_out);
+}
+
+ddp_status ddpi_source_end_gradient(const ddpi_source *source, const ddp_op_args *args)
+{
+    char *scratch = args->scratch;
+    return ddpi_operand_end(&source->diff_src, args->diff_src, scratch,
+                            scratch + source->converter);
+}
 
 ddp_status ddpi_second_create(const ddpi_plan_parts *parts, ddp_layout *kernel, size_t *bytes,
                               ddpi_second *second_out)
@@ -132,11 +179,15 @@ void ddpi_second_destroy(ddpi_second *second)
     ddpi_converter_destroy(second->out);
 }
 
-ddp_status ddpi_second_begin(const ddpi_second *second, const ddp_op_args *args, void **src2_out)
+ddp_status ddpi_second_begin(const ddpi_second *second, const ddp_op_args *args,
+                             const void **src2_out)
 {
     char *scratch = args->scratch;
-    return ddpi_operand_begin(&second->in, args->src2, scratch, scratch + second->converter,
-                              src2_out);
+    void *src2;
+    DDP_TRY(
+        ddpi_operand_begin(&second->in, args->src2, scratch, scratch + second->converter, &src2));
+    *src2_out = src2;
+    return DDP_OK;
 }
 
 ddp_status ddpi_second_gradient(const ddpi_second *second, const ddp_op_args *args)
@@ -156,7 +207,7 @@ typedef struct add_plan {
 
 static ddp_status forward(const add_plan *plan, const ddp_op_args *args)
 {
-    void *src2;
+    const void *src2;
     DDP_TRY(ddpi_second_begin(&plan->second, args, &src2));
     add_run run = {.dst = args->dst,
                    .a = args->src,

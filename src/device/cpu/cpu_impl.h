@@ -236,10 +236,29 @@ DDP_INNER ddp_status ddpi_reshape_create(const ddpi_plan_parts *parts, ddpi_cpu_
 DDP_INNER ddp_status ddpi_softmax_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_norm_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
 DDP_INNER ddp_status ddpi_add_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
+DDP_INNER ddp_status ddpi_dropout_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out);
+DDP_INNER ddp_status ddpi_global_pool_create(const ddpi_plan_parts *parts,
+                                             ddpi_cpu_plan **plan_out);
 
-/* ---- a second source (cpu_add.c) ---- */
+/* ---- sources of kernels that want one layout (cpu_add.c) ---- */
 
-/* Of an operation whose kernel wants it in the layout `kernel`, as dst lies. */
+/* The source and its gradient, for a kernel that wants them in the layout `kernel`. */
+typedef struct ddpi_source {
+    ddpi_operand src, diff_src;
+    size_t converter; /* their scratch memory */
+} ddpi_source;
+
+DDP_INNER ddp_status ddpi_source_create(const ddpi_plan_parts *parts, ddp_layout *kernel,
+                                        size_t *bytes, ddpi_source *source_out);
+void ddpi_source_destroy(ddpi_source *source);
+DDP_INNER ddp_status ddpi_source_begin(const ddpi_source *source, const ddp_op_args *args,
+                                       const void **src_out);
+/* What end() makes args->diff_src of. */
+DDP_INNER ddp_status ddpi_source_begin_gradient(const ddpi_source *source, const ddp_op_args *args,
+                                                void **diff_src_out);
+DDP_INNER ddp_status ddpi_source_end_gradient(const ddpi_source *source, const ddp_op_args *args);
+
+/* A second source, for a kernel that wants it as its dst lies. */
 typedef struct ddpi_second {
     ddpi_operand in;
     ddpi_converter *out; /* of its gradient, for training */
@@ -250,7 +269,7 @@ DDP_INNER ddp_status ddpi_second_create(const ddpi_plan_parts *parts, ddp_layout
                                         size_t *bytes, ddpi_second *second_out);
 void ddpi_second_destroy(ddpi_second *second);
 DDP_INNER ddp_status ddpi_second_begin(const ddpi_second *second, const ddp_op_args *args,
-                                       void **src2_out);
+                                       const void **src2_out);
 /* Copies diff_dst to diff_src2 if the caller wants it there. */
 DDP_INNER ddp_status ddpi_second_gradient(const ddpi_second *second, const ddp_op_args *args);
 

@@ -33,9 +33,9 @@ typedef struct norm_plan {
     ddpi_cpu_plan base;
     ddp_norm_desc norm;
     norm_view view;
-    ddpi_operand src, diff_src; /* to plain, for layouts without planes */
+    ddpi_source source; /* to plain, for layouts without planes */
     ddpi_second second;
-    size_t converter, partials;
+    size_t partials; /* in scratch memory */
 } norm_plan;
 
 /* What a slice leaves for each channel of its group: mean and m2, or sums of dy and dy * xhat. */
@@ -413,34 +413,27 @@ static void parts(const norm_run *run, void (*part)(void *arg, int64_t part))
 
 static ddp_status run_forward(norm_run *run)
 {
-    if (run->plan->norm.add) {
-        void *src2;
-        DDP_TRY(ddpi_second_begin(&run->plan->second, run->args, &src2));
-        run->src2 = src2;
-    }
+    if (run->plan->norm.add)
+        DDP_TRY(ddpi_second_begin(&run->plan->second, run->args, &run->src2));
     parts(run, forward_part);
     return DDP_OK;
 }
 
 static ddp_status run_backward_data(norm_run *run)
 {
-    const norm_plan *plan = run->plan;
-    char *scratch = run->args->scratch, *converter = scratch + plan->converter;
-    void *user = run->args->diff_src;
-    DDP_TRY(ddpi_operand_begin(&plan->diff_src, user, scratch, converter, &run->diff_src));
+    const ddpi_source *source = &run->plan->source;
+    DDP_TRY(ddpi_source_begin_gradient(source, run->args, &run->diff_src));
     parts(run, backward_part);
-    return ddpi_operand_end(&plan->diff_src, user, scratch, converter);
+    return ddpi_source_end_gradient(source, run->args);
 }
 
 static ddp_status norm_run_pass(ddpi_cpu_plan *base, ddp_op_pass pass, const ddp_op_args *args)
 {
     const norm_plan *plan = (norm_plan *)base;
-    char *scratch = args->scratch;
-    norm_run run = {
-        .plan = plan, .args = args, .partials = (partial *)(void *)(scratch + plan->partials)};
-    void *src;
-    DDP_TRY(ddpi_operand_begin(&plan->src, args->src, scratch, scratch + plan->converter, &src));
-    run.src = src;
+    norm_run run = {.plan = plan,
+                    .args = args,
+                    .partials = (partial *)(void *)((char *)args->scratch + plan->partials)};
+    DDP_TRY(ddpi_source_begin(&plan->source, args, &run.src));
     switch (pass) {
     case DDP_PASS_STATISTICS:
         parts(&run, statistics_part);
@@ -460,8 +453,7 @@ static ddp_status norm_run_pass(ddpi_cpu_plan *base, ddp_op_pass pass, const ddp
 static void norm_destroy(ddpi_cpu_plan *base)
 {
     norm_plan *plan = (norm_plan *)base;
-    ddpi_operand_destroy(&plan->src);
-    ddpi_operand_destroy(&plan->diff_src);
+    ddpi_source_destroy(&plan->source);
     ddpi_second_destroy(&plan->second);
 }
 
@@ -470,12 +462,7 @@ static void norm_destroy(ddpi_cpu_plan *base)
 static ddp_status make_operands(norm_plan *plan, const ddpi_plan_parts *parts, ddp_layout *kernel)
 {
     size_t bytes = 0;
-    DDP_TRY(ddpi_operand_create(parts->src, kernel, false, &bytes, &plan->src));
-    if (parts->desc->training && parts->desc->need_diff_src)
-        DDP_TRY(ddpi_operand_create(parts->src, kernel, true, &bytes, &plan->diff_src));
-    plan->converter =
-        ddpi_take(&bytes, (size_t)ddpi_max((int64_t)ddpi_operand_scratch_bytes(&plan->src),
-                                           (int64_t)ddpi_operand_scratch_bytes(&plan->diff_src)));
+    DDP_TRY(ddpi_source_create(parts, kernel, &bytes, &plan->source));
     if (plan->norm.add)
         DDP_TRY(ddpi_second_create(parts, kernel, &bytes, &plan->second));
     if (parts->desc->training)

@@ -37,6 +37,7 @@ ddp_status ddpi_plan_create(ddp_device *device, const ddp_op_desc *desc, ddp_lay
         [DDP_OP_RELU] = ddpi_relu_create,       [DDP_OP_POOL2D] = ddpi_pool_create,
         [DDP_OP_RESHAPE] = ddpi_reshape_create, [DDP_OP_SOFTMAX_XENT] = ddpi_softmax_create,
         [DDP_OP_NORM] = ddpi_norm_create,       [DDP_OP_ADD] = ddpi_add_create,
+        [DDP_OP_DROPOUT] = ddpi_dropout_create,
     };
     ddpi_plan_parts parts = {.device = device, .desc = desc, .src = src, .weights = weights};
     ddpi_cpu_plan *plan;

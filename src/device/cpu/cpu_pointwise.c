@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "device/cpu/cpu_impl.h"
+#include "device/cpu/elements.h"
 
 #define PIECE 16384 /* elements */
 #define LANES 16
@@ -16,21 +17,35 @@
 /* ---- relu ---- */
 
 typedef struct relu_run {
-    float *dst;
-    const float *src, *value; /* value NULL: forward */
+    void *dst;
+    const void *src, *value; /* value NULL: forward */
     size_t count;
+    bool bf16;
 } relu_run;
+
+/* A NaN stays one. */
+DDPI_INLINE void relu_body(const relu_run *run, int64_t lo, int64_t hi, const bool bf16)
+{
+    void *dst = run->dst;
+    const void *src = run->src, *value = run->value;
+#pragma GCC ivdep
+    for (int64_t i = lo; value == NULL && i < hi; i++) {
+        const float x = ddpi_load(src, i, bf16);
+        ddpi_store(dst, i, x < 0 ? 0 : x, bf16);
+    }
+#pragma GCC ivdep
+    for (int64_t i = lo; value != NULL && i < hi; i++) {
+        const float x = ddpi_load(src, i, bf16);
+        ddpi_store(dst, i, ddpi_load(value, i, bf16) > 0 ? x : 0, bf16);
+    }
+}
 
 DDPI_SIMD static void relu_range(const relu_run *run, size_t lo, size_t hi)
 {
-    float *dst = run->dst;
-    const float *src = run->src, *value = run->value;
-    if (value == NULL)
-        for (size_t i = lo; i < hi; i++)
-            dst[i] = src[i] < 0 ? 0 : src[i]; /* a NaN stays one */
+    if (run->bf16)
+        relu_body(run, (int64_t)lo, (int64_t)hi, true);
     else
-        for (size_t i = lo; i < hi; i++)
-            dst[i] = value[i] > 0 ? src[i] : 0;
+        relu_body(run, (int64_t)lo, (int64_t)hi, false);
 }
 
 static void relu_piece(void *arg, int64_t piece)
@@ -47,16 +62,17 @@ static int64_t pieces(size_t count)
 
 void ddpi_relu_mask(int threads, float *diff, const float *value, size_t count)
 {
-    relu_run run = {diff, diff, value, count};
+    relu_run run = {diff, diff, value, count, false};
     ddpi_parallel(threads, pieces(count), relu_piece, &run);
 }
 
 static ddp_status relu_run_pass(ddpi_cpu_plan *plan, ddp_op_pass pass, const ddp_op_args *args)
 {
-    const size_t count = plan->base.src->bytes / sizeof(float);
-    relu_run run = {args->dst, args->src, NULL, count};
+    const size_t count = ddpi_layout_elements(plan->base.src);
+    const bool bf16 = plan->base.src->dtype == DDP_BF16;
+    relu_run run = {args->dst, args->src, NULL, count, bf16};
     if (pass == DDP_PASS_BACKWARD_DATA)
-        run = (relu_run){args->diff_src, args->diff_dst, args->dst, count};
+        run = (relu_run){args->diff_src, args->diff_dst, args->dst, count, bf16};
     ddpi_parallel(plan->base.device->opts.threads, pieces(count), relu_piece, &run);
     return DDP_OK;
 }

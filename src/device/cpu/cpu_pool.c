@@ -13,8 +13,7 @@ typedef struct pool_plan {
     ddpi_cpu_plan base;
     ddp_pool2d_desc pool;
     int64_t planes, inner, in_h, in_w, out_h, out_w;
-    ddpi_operand src, diff_src; /* to plain, for layouts without planes */
-    size_t converter;
+    ddpi_source source; /* to plain, for layouts without planes */
 } pool_plan;
 
 typedef struct pool_run {
@@ -215,37 +214,29 @@ static ddp_status pool_run_pass(ddpi_cpu_plan *base, ddp_op_pass pass, const ddp
     const pool_plan *plan = (pool_plan *)base;
     const int threads = base->base.device->opts.threads;
     const bool forward = pass == DDP_PASS_FORWARD;
-    char *scratch = args->scratch, *converter = scratch + plan->converter;
-    const ddpi_operand *operand = forward ? &plan->src : &plan->diff_src;
+    pool_run run = {.plan = plan, .where = args->workspace};
+    if (forward) {
+        const void *in;
+        DDP_TRY(ddpi_source_begin(&plan->source, args, &in));
+        run.in = (float *)in;
+        run.out = args->dst;
+        ddpi_parallel(threads, plan->planes, forward_plane, &run);
+        return DDP_OK;
+    }
     void *in;
-    DDP_TRY(
-        ddpi_operand_begin(operand, forward ? args->src : args->diff_src, scratch, converter, &in));
-    pool_run run = {plan, in, forward ? args->dst : args->diff_dst, args->workspace};
-    ddpi_parallel(threads, plan->planes, forward ? forward_plane : backward_plane, &run);
-    return forward ? DDP_OK : ddpi_operand_end(operand, args->diff_src, scratch, converter);
+    DDP_TRY(ddpi_source_begin_gradient(&plan->source, args, &in));
+    run.in = in;
+    run.out = args->diff_dst;
+    ddpi_parallel(threads, plan->planes, backward_plane, &run);
+    return ddpi_source_end_gradient(&plan->source, args);
 }
 
 static void pool_destroy(ddpi_cpu_plan *base)
 {
-    pool_plan *plan = (pool_plan *)base;
-    ddpi_operand_destroy(&plan->src);
-    ddpi_operand_destroy(&plan->diff_src);
+    ddpi_source_destroy(&((pool_plan *)base)->source);
 }
 
 /* ---- creation ---- */
-
-static ddp_status make_operands(pool_plan *plan, const ddpi_plan_parts *parts, ddp_layout *like)
-{
-    size_t bytes = 0;
-    DDP_TRY(ddpi_operand_create(parts->src, like, false, &bytes, &plan->src));
-    if (parts->desc->training && parts->desc->need_diff_src)
-        DDP_TRY(ddpi_operand_create(parts->src, like, true, &bytes, &plan->diff_src));
-    plan->converter =
-        ddpi_take(&bytes, (size_t)ddpi_max((int64_t)ddpi_operand_scratch_bytes(&plan->src),
-                                           (int64_t)ddpi_operand_scratch_bytes(&plan->diff_src)));
-    plan->base.base.scratch_bytes = bytes;
-    return DDP_OK;
-}
 
 static ddp_status set_up(pool_plan *plan, const ddpi_plan_parts *parts)
 {
@@ -262,7 +253,7 @@ static ddp_status set_up(pool_plan *plan, const ddpi_plan_parts *parts)
     DDP_TRY(ddpi_layout_like(parts->src, &parts->src->shape, &in));
     plan->planes = ddpi_cpu_layout_of(in)->planes;
     plan->inner = ddpi_cpu_layout_of(in)->inner;
-    ddp_status st = make_operands(plan, parts, in);
+    ddp_status st = ddpi_source_create(parts, in, &plan->base.base.scratch_bytes, &plan->source);
     if (st == DDP_OK)
         st = ddpi_layout_like(in, &parts->dst_shape, &plan->base.base.dst);
     ddp_layout_unref(in);
@@ -279,6 +270,10 @@ ddp_status ddpi_pool_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_o
 {
     static const ddpi_cpu_op op = {pool_run_pass, pool_destroy};
     ddpi_cpu_plan *base;
+    if (parts->desc->u.pool2d.global)
+        return ddpi_global_pool_create(parts, plan_out);
+    if (parts->src->dtype == DDP_BF16)
+        return ddpi_widened_create(parts, ddpi_pool_create, plan_out);
     DDP_TRY(ddpi_plan_alloc(parts, &op, sizeof(pool_plan), &base));
     const ddp_status st = set_up((pool_plan *)base, parts);
     if (st != DDP_OK)

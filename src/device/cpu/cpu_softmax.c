@@ -16,11 +16,26 @@ typedef struct softmax_plan {
     size_t converter;
 } softmax_plan;
 
+/* What a row is compared with: two labels (the same one twice, where there is no second) and the
+ * share of the first. */
+typedef struct row_target {
+    int32_t label, label2;
+    double share;
+} row_target;
+
+static bool is_class(const softmax_plan *plan, int32_t label)
+{
+    return label >= 0 && label < plan->classes;
+}
+
 /* Returns the row's loss and writes its gradient, if diff is not NULL. */
-static double softmax_row(const softmax_plan *plan, const float *logits, int32_t label, float *diff)
+static double softmax_row(const softmax_plan *plan, const float *logits, row_target target,
+                          float *diff)
 {
     const int64_t classes = plan->classes;
-    const double even = plan->smoothing / (double)classes, hot = 1 - plan->smoothing;
+    const double even = plan->smoothing / (double)classes;
+    const double hot = (1 - plan->smoothing) * target.share;
+    const double hot2 = (1 - plan->smoothing) * (1 - target.share);
     float most = logits[0];
     for (int64_t c = 1; c < classes; c++)
         most = logits[c] > most ? logits[c] : most;
@@ -31,11 +46,19 @@ static double softmax_row(const softmax_plan *plan, const float *logits, int32_t
         shifted_sum += shifted;
     }
     for (int64_t c = 0; diff != NULL && c < classes; c++)
-        diff[c] =
-            (float)(exp((double)logits[c] - (double)most) / sum - even - (c == label ? hot : 0));
-    if (label < 0 || label >= classes)
+        diff[c] = (float)(exp((double)logits[c] - (double)most) / sum - even -
+                          (c == target.label ? hot : 0) - (c == target.label2 ? hot2 : 0));
+    if (!is_class(plan, target.label) || !is_class(plan, target.label2))
         return (double)NAN;
-    return log(sum) - hot * ((double)logits[label] - (double)most) - even * shifted_sum;
+    return log(sum) - hot * ((double)logits[target.label] - (double)most) -
+           hot2 * ((double)logits[target.label2] - (double)most) - even * shifted_sum;
+}
+
+static row_target target_of(const ddp_op_args *args, int64_t n)
+{
+    if (args->labels2 == NULL)
+        return (row_target){args->labels[n], args->labels[n], 1};
+    return (row_target){args->labels[n], args->labels2[n], (double)args->mix[n]};
 }
 
 static ddp_status softmax_run(ddpi_cpu_plan *base, ddp_op_pass pass, const ddp_op_args *args)
@@ -49,7 +72,7 @@ static ddp_status softmax_run(ddpi_cpu_plan *base, ddp_op_pass pass, const ddp_o
     if (args->diff_src != NULL)
         DDP_TRY(ddpi_operand_begin(&plan->diff_src, args->diff_src, scratch, converter, &diff_src));
     for (int64_t n = 0; n < plan->n; n++)
-        loss += softmax_row(plan, (float *)src + n * plan->classes, args->labels[n],
+        loss += softmax_row(plan, (float *)src + n * plan->classes, target_of(args, n),
                             diff_src != NULL ? (float *)diff_src + n * plan->classes : NULL);
     *args->loss += loss;
     return args->diff_src != NULL

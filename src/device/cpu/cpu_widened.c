@@ -86,9 +86,13 @@ static ddp_status make_inner(widened_plan *plan, const ddpi_plan_parts *parts,
     ddpi_plan_parts f32 = *parts;
     ddp_op_desc desc = *parts->desc;
     desc.bf16 = false;
-    bool *relu = desc.kind == DDP_OP_CONV2D ? &desc.u.conv2d.relu : &desc.u.linear.relu;
-    plan->relu = *relu;
-    *relu = false;
+    bool *relu = desc.kind == DDP_OP_CONV2D   ? &desc.u.conv2d.relu
+                 : desc.kind == DDP_OP_LINEAR ? &desc.u.linear.relu
+                                              : NULL;
+    if (relu != NULL) {
+        plan->relu = *relu;
+        *relu = false;
+    }
     f32.desc = &desc;
     DDP_TRY(ddpi_layout_retype(parts->src, DDP_F32, &f32.src));
     const ddp_status st = create(&f32, &plan->inner);
@@ -126,6 +130,7 @@ ddp_status ddpi_widened_create(const ddpi_plan_parts *parts, ddpi_plan_creator c
     widened_plan *plan = (widened_plan *)base;
     DDP_TRY_GOTO(st, make_inner(plan, parts, create), err_plan);
     base->base.weights = ddp_layout_ref(plan->inner->base.weights);
+    base->base.workspace_bytes = plan->inner->base.workspace_bytes;
     DDP_TRY_GOTO(st, ddpi_layout_retype(plan->inner->base.dst, DDP_BF16, &base->base.dst),
                  err_plan);
     DDP_TRY_GOTO(st, make_operands(plan, parts), err_plan);
