@@ -135,6 +135,12 @@ static inline void *imported_rounded(ddp_device *device, const ddp_layout *layou
     return memory;
 }
 
+/* Rounds the tensor as that layout does. */
+static inline void round_as(ddp_device *device, const ddp_layout *layout, tensor *t)
+{
+    ddp_free(imported_rounded(device, layout, t));
+}
+
 static inline bool is_zero(const ddp_layout *layout, const void *memory, size_t i)
 {
     return ddp_layout_dtype(layout) == DDP_BF16 ? (((const uint16_t *)memory)[i] & 0x7fff) == 0
@@ -161,10 +167,11 @@ static inline void check_padding(ddp_device *device, const ddp_layout *layout, c
 }
 
 /* A plan whose dst has the layout that a convolution of this kind leaves; the caller owns it. */
-static inline ddp_op_plan *layout_maker(ddp_device *device, const ddp_shape *want)
+static inline ddp_op_plan *layout_maker(ddp_device *device, const ddp_shape *want, bool bf16)
 {
     const ddp_shape src = {4, {want->dims[0], 2, want->dims[2] + 2, want->dims[3] + 2}};
     const ddp_op_desc conv = {.kind = DDP_OP_CONV2D,
+                              .bf16 = bf16,
                               .u.conv2d = {want->dims[1], 3, 3, 1, 1, 0, 0, false, false}};
     ddp_layout *plain;
     ddp_op_plan *plan;
@@ -172,6 +179,42 @@ static inline ddp_op_plan *layout_maker(ddp_device *device, const ddp_shape *wan
     CHECK_OK(ddp_op_plan_create(device, &conv, plain, NULL, &plan));
     ddp_layout_unref(plain);
     return plan;
+}
+
+/* Rounding to bf16 changes a number by at most 2^-8 of its size. */
+#define BF16_ROUNDING (1.0 / 256)
+
+/* Where a test's tensors lie: as convolutions of several kinds leave them, plain, or in bf16. */
+enum { PLACE_PLAIN = 3, PLACE_BF16 = 4, F32_PLACES = 4, PLACES = 5 };
+
+typedef struct place {
+    ddp_device *device;
+    ddp_op_plan *maker; /* NULL if plain */
+    ddp_layout *plain, *layout;
+    int choice;
+} place;
+
+static inline void place_open(place *p, const ddp_shape *shape, int kind, int threads)
+{
+    *p = (place){.choice = kind < PLACE_PLAIN ? kind : DDP_TEST_OWN};
+    const ddp_device_opts opts = {.threads = threads,
+                                  .choose = forced_choice,
+                                  .choose_arg = &p->choice,
+                                  .emulate_bf16 = true};
+    CHECK_OK(ddp_device_open(ddp_device_cpu(), &opts, &p->device));
+    CHECK_OK(ddp_layout_plain(p->device, shape, &p->plain));
+    p->layout = p->plain;
+    if (kind == PLACE_PLAIN)
+        return;
+    p->maker = layout_maker(p->device, shape, kind == PLACE_BF16);
+    p->layout = ddp_op_plan_dst(p->maker);
+}
+
+static inline void place_close(place *p)
+{
+    ddp_op_plan_destroy(p->maker);
+    ddp_layout_unref(p->plain);
+    ddp_device_close(p->device);
 }
 
 static inline void case_set_flags(op_case *c)

@@ -57,48 +57,78 @@ static void reference(op_case *c)
     }
 }
 
-static void check_everywhere(const ddp_op_desc *desc, const ddp_shape *src,
+static void check_case(const place *p, const ddp_op_desc *desc, double limit,
+                       void (*compute)(op_case *c))
+{
+    op_case c;
+    case_open(&c, p->device, desc, ddp_layout_shape(p->layout), p->layout, NULL);
+    ddp_mem_freeze();
+    case_run(&c, DDP_PASS_FORWARD);
+    case_run(&c, DDP_PASS_BACKWARD_DATA);
+    assert_int_equal(ddp_mem_allocs_since_freeze(), 0);
+    ddp_mem_thaw();
+    case_run_all(&c, p->layout);
+    compute(&c);
+    CHECK_CLOSE(&c.dst, limit);
+    CHECK_CLOSE(&c.diff_src, limit);
+    case_close(&c);
+}
+
+/* Each of several descriptors, in every layout, with one thread and two. */
+static void check_everywhere(const ddp_op_desc *descs, size_t count, const ddp_shape *src,
                              void (*compute)(op_case *c))
 {
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < PLACES; kind++)
         for (int threads = 1; threads <= 2; threads++) {
-            ddp_device *device = open_cpu(DDP_CONV_AUTO, &kind, threads);
-            ddp_op_plan *maker = layout_maker(device, src);
-            ddp_layout *layout = ddp_op_plan_dst(maker);
-            op_case c;
-            case_open(&c, device, desc, src, layout, NULL);
-            ddp_mem_freeze();
-            case_run(&c, DDP_PASS_FORWARD);
-            case_run(&c, DDP_PASS_BACKWARD_DATA);
-            assert_int_equal(ddp_mem_allocs_since_freeze(), 0);
-            ddp_mem_thaw();
-            case_run_all(&c, layout);
-            compute(&c);
-            CHECK_CLOSE(&c.dst, 1e-6);
-            CHECK_CLOSE(&c.diff_src, 1e-6);
-            case_close(&c);
-            ddp_op_plan_destroy(maker);
-            ddp_device_close(device);
+            place p;
+            place_open(&p, src, kind, threads);
+            for (size_t i = 0; i < count; i++)
+                check_case(&p, &descs[i], kind == PLACE_BF16 ? BF16_ROUNDING : 1e-6, compute);
+            place_close(&p);
         }
 }
 
 static const ddp_shape shapes[] = {
     {4, {16, 20, 26, 26}}, {4, {3, 50, 9, 9}}, {4, {1, 3, 7, 5}}, {4, {17, 5, 4, 11}}};
-static const ddp_pool2d_desc windows[] = {{false, 2, 2, 2, 2, 0, 0}, {false, 3, 3, 2, 2, 1, 1},
-                                          {false, 2, 3, 1, 2, 0, 1}, {true, 2, 2, 2, 2, 0, 0},
-                                          {true, 3, 3, 2, 2, 1, 1},  {true, 3, 2, 1, 3, 2, 1}};
+static const ddp_pool2d_desc windows[] = {
+    {false, 2, 2, 2, 2, 0, 0, false}, {false, 3, 3, 2, 2, 1, 1, false},
+    {false, 2, 3, 1, 2, 0, 1, false}, {true, 2, 2, 2, 2, 0, 0, false},
+    {true, 3, 3, 2, 2, 1, 1, false},  {true, 3, 2, 1, 3, 2, 1, false}};
 
 static void pooling_agrees_with_reference_in_every_layout(void **state)
 {
+    enum { WINDOWS = sizeof windows / sizeof windows[0] };
+    ddp_op_desc descs[WINDOWS];
+    (void)state;
+    for (size_t w = 0; w < WINDOWS; w++)
+        descs[w] = (ddp_op_desc){
+            .kind = DDP_OP_POOL2D, .training = true, .need_diff_src = true, .u.pool2d = windows[w]};
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        check_everywhere(descs, WINDOWS, &shapes[s], reference);
+}
+
+static void global_reference(op_case *c)
+{
+    const size_t pixels = (size_t)(c->src.shape.dims[2] * c->src.shape.dims[3]);
+    memset(c->dst.d, 0, c->dst.count * sizeof *c->dst.d);
+    for (size_t i = 0; i < c->src.count; i++) {
+        c->dst.d[i / pixels] += c->src.d[i] / (double)pixels;
+        c->diff_src.d[i] = (double)c->diff_dst.f[i / pixels] / (double)pixels;
+    }
+}
+
+static void global_average_agrees_with_reference_in_every_layout(void **state)
+{
+    static const ddp_shape more[] = {{4, {2, 5, 71, 70}}, {4, {33, 3, 1, 1}}};
+    const ddp_op_desc desc = {.kind = DDP_OP_POOL2D,
+                              .training = true,
+                              .need_diff_src = true,
+                              .u.pool2d = {.global = true}};
     (void)state;
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-        for (size_t w = 0; w < sizeof windows / sizeof windows[0]; w++) {
-            const ddp_op_desc desc = {.kind = DDP_OP_POOL2D,
-                                      .training = true,
-                                      .need_diff_src = true,
-                                      .u.pool2d = windows[w]};
-            check_everywhere(&desc, &shapes[s], reference);
-        }
+        check_everywhere(&desc, 1, &shapes[s], global_reference);
+    for (size_t s = 0; s < sizeof more / sizeof more[0]; s++)
+        check_everywhere(&desc, 1, &more[s], global_reference);
 }
 
 static void relu_reference(op_case *c)
@@ -114,7 +144,7 @@ static void relu_agrees_with_reference_in_every_layout(void **state)
     const ddp_op_desc desc = {.kind = DDP_OP_RELU, .training = true, .need_diff_src = true};
     (void)state;
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-        check_everywhere(&desc, &shapes[s], relu_reference);
+        check_everywhere(&desc, 1, &shapes[s], relu_reference);
 }
 
 static void flatten_reference(op_case *c)
@@ -130,7 +160,7 @@ static void flatten_gives_plain_order_from_every_layout(void **state)
     const ddp_op_desc desc = {.kind = DDP_OP_RESHAPE, .training = true, .need_diff_src = true};
     (void)state;
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-        check_everywhere(&desc, &shapes[s], flatten_reference);
+        check_everywhere(&desc, 1, &shapes[s], flatten_reference);
 }
 
 static void maximum_takes_the_first_of_equals_and_keeps_nan(void **state)
@@ -139,7 +169,7 @@ static void maximum_takes_the_first_of_equals_and_keeps_nan(void **state)
     const ddp_op_desc desc = {.kind = DDP_OP_POOL2D,
                               .training = true,
                               .need_diff_src = true,
-                              .u.pool2d = {true, 2, 2, 2, 2, 0, 0}};
+                              .u.pool2d = {true, 2, 2, 2, 2, 0, 0, false}};
     const ddp_shape src = {4, {1, 1, 2, 4}};
     const float values[8] = {1, 1, 2, NAN, 1, 1, 3, 4}, gradients[2] = {5, 6};
     const float want[8] = {5, 0, 0, 6, 0, 0, 0, 0};
@@ -159,31 +189,30 @@ static void maximum_takes_the_first_of_equals_and_keeps_nan(void **state)
 static void layouts_round_trip(void **state)
 {
     (void)state;
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < PLACE_PLAIN; kind++)
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-            ddp_device *device = open_cpu(DDP_CONV_AUTO, &kind, 1);
-            ddp_op_plan *maker = layout_maker(device, &shapes[s]);
-            ddp_layout *of[2] = {ddp_op_plan_dst(maker), ddp_op_plan_weights(maker)};
+            place p;
+            place_open(&p, &shapes[s], kind, 1);
+            ddp_layout *of[2] = {p.layout, ddp_op_plan_weights(p.maker)};
             for (int i = 0; i < 2; i++) {
                 tensor t, back;
                 tensor_init(&t, ddp_layout_shape(of[i]), 7);
                 tensor_init(&back, ddp_layout_shape(of[i]), 0);
-                void *memory = imported(device, of[i], t.f);
-                check_padding(device, of[i], memory);
-                CHECK_OK(ddp_layout_export(device, of[i], memory, back.f));
+                void *memory = imported(p.device, of[i], t.f);
+                check_padding(p.device, of[i], memory);
+                CHECK_OK(ddp_layout_export(p.device, of[i], memory, back.f));
                 assert_memory_equal(t.f, back.f, t.count * sizeof *t.f);
                 ddp_free(memory);
                 tensor_free(&t);
                 tensor_free(&back);
             }
-            ddp_op_plan_destroy(maker);
-            ddp_device_close(device);
+            place_close(&p);
         }
 }
 
 static void infer_says_what_does_not_fit(void **state)
 {
-    const ddp_op_desc desc = {.kind = DDP_OP_POOL2D, .u.pool2d = {false, 4, 4, 4, 4, 1, 1}};
+    const ddp_op_desc desc = {.kind = DDP_OP_POOL2D, .u.pool2d = {false, 4, 4, 4, 4, 1, 1, false}};
     const ddp_shape small = {4, {2, 1, 1, 3}}, good = {4, {2, 1, 9, 3}};
     ddp_shape dst, weights;
     (void)state;
@@ -192,12 +221,18 @@ static void infer_says_what_does_not_fit(void **state)
     CHECK_OK(ddp_op_infer(&desc, &good, &dst, &weights));
     assert_true(ddp_shape_equal(&dst, &(ddp_shape){4, {2, 1, 2, 1}}));
     assert_int_equal(weights.ndim, 0);
+    const ddp_op_desc global = {.kind = DDP_OP_POOL2D, .u.pool2d = {.global = true}};
+    CHECK_OK(ddp_op_infer(&global, &good, &dst, &weights));
+    assert_true(ddp_shape_equal(&dst, &(ddp_shape){4, {2, 1, 1, 1}}));
+    CHECK_FAILS(ddp_op_infer(&global, &(ddp_shape){2, {4, 5}}, &dst, &weights), DDP_ERR_SHAPE,
+                "global pooling needs images");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pooling_agrees_with_reference_in_every_layout),
+        cmocka_unit_test(global_average_agrees_with_reference_in_every_layout),
         cmocka_unit_test(relu_agrees_with_reference_in_every_layout),
         cmocka_unit_test(flatten_gives_plain_order_from_every_layout),
         cmocka_unit_test(maximum_takes_the_first_of_equals_and_keeps_nan),

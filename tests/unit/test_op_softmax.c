@@ -7,7 +7,8 @@ typedef struct xent_case {
     int64_t n, classes;
     double smoothing;
     float *logits, *diff;
-    int32_t *labels;
+    int32_t *labels, *labels2; /* labels2 NULL: not mixed */
+    float *mix;
     double loss;
 } xent_case;
 
@@ -31,11 +32,24 @@ static void xent_open(xent_case *x, int64_t n, int64_t classes, double smoothing
         x->labels[i] = (int32_t)((i * 7 + 3) % classes);
 }
 
+/* A second label each, at times the same, with shares from 0 to 1. */
+static void xent_mix(xent_case *x)
+{
+    x->labels2 = buffer((size_t)x->n * sizeof(int32_t));
+    x->mix = buffer((size_t)x->n * sizeof(float));
+    for (int64_t i = 0; i < x->n; i++) {
+        x->labels2[i] = (int32_t)((i * 3 + 3) % x->classes);
+        x->mix[i] = (float)(i % 5) / 4;
+    }
+}
+
 static void xent_run(xent_case *x, bool gradient)
 {
     const ddp_op_args args = {.src = x->logits,
                               .diff_src = gradient ? x->diff : NULL,
                               .labels = x->labels,
+                              .labels2 = x->labels2,
+                              .mix = x->mix,
                               .loss = &x->loss};
     CHECK_OK(ddp_op_run(x->plan, DDP_PASS_FORWARD, ddp_device_main_stream(x->device), &args));
 }
@@ -46,6 +60,8 @@ static void xent_close(xent_case *x)
     ddp_free(x->logits);
     ddp_free(x->diff);
     ddp_free(x->labels);
+    ddp_free(x->labels2);
+    ddp_free(x->mix);
     ddp_device_close(x->device);
 }
 
@@ -58,41 +74,64 @@ static double reference_loss(const xent_case *x, const double *logits)
         for (int64_t c = 0; c < x->classes; c++)
             sum += exp(logits[n * x->classes + c]);
         for (int64_t c = 0; c < x->classes; c++) {
-            const double target =
-                (c == x->labels[n] ? 1 - x->smoothing : 0) + x->smoothing / (double)x->classes;
+            double onehot = c == x->labels[n];
+            if (x->labels2 != NULL)
+                onehot =
+                    (double)x->mix[n] * onehot + (1 - (double)x->mix[n]) * (c == x->labels2[n]);
+            const double target = (1 - x->smoothing) * onehot + x->smoothing / (double)x->classes;
             loss -= target * log(exp(logits[n * x->classes + c]) / sum);
         }
     }
     return loss;
 }
 
+static void check_definition(xent_case *x)
+{
+    const int64_t count = x->n * x->classes;
+    double *logits = calloc((size_t)count, sizeof *logits);
+    assert_non_null(logits);
+    xent_run(x, true);
+    for (int64_t i = 0; i < count; i++)
+        logits[i] = (double)x->logits[i];
+    const double want = reference_loss(x, logits);
+    assert_true(fabs(x->loss - want) < 1e-9 * want);
+    for (int64_t i = 0; i < count; i++) {
+        double sides[2];
+        for (int side = 0; side < 2; side++) {
+            logits[i] = (double)x->logits[i] + (side == 0 ? 1e-5 : -1e-5);
+            sides[side] = reference_loss(x, logits);
+        }
+        logits[i] = (double)x->logits[i];
+        assert_true(fabs((sides[0] - sides[1]) / 2e-5 - (double)x->diff[i]) < 1e-6);
+    }
+    free(logits);
+}
+
 static void loss_and_gradient_agree_with_the_definition(void **state)
 {
     static const double smoothings[] = {0, 0.1};
     (void)state;
-    for (int s = 0; s < 2; s++)
+    for (int i = 0; i < 4; i++)
         for (int64_t n = 1; n <= 16; n += 5) {
             xent_case x;
-            xent_open(&x, n, 10, smoothings[s]);
-            xent_run(&x, true);
-            double *logits = calloc((size_t)(n * 10), sizeof *logits);
-            assert_non_null(logits);
-            for (int64_t i = 0; i < n * 10; i++)
-                logits[i] = (double)x.logits[i];
-            const double want = reference_loss(&x, logits);
-            assert_true(fabs(x.loss - want) < 1e-9 * want);
-            for (int64_t i = 0; i < n * 10; i++) {
-                double sides[2];
-                for (int side = 0; side < 2; side++) {
-                    logits[i] = (double)x.logits[i] + (side == 0 ? 1e-5 : -1e-5);
-                    sides[side] = reference_loss(&x, logits);
-                }
-                logits[i] = (double)x.logits[i];
-                assert_true(fabs((sides[0] - sides[1]) / 2e-5 - (double)x.diff[i]) < 1e-6);
-            }
-            free(logits);
+            xent_open(&x, n, 10, smoothings[i % 2]);
+            if (i >= 2)
+                xent_mix(&x);
+            check_definition(&x);
             xent_close(&x);
         }
+}
+
+static void second_label_outside_the_classes_makes_the_loss_nan(void **state)
+{
+    xent_case x;
+    (void)state;
+    xent_open(&x, 2, 3, 0);
+    xent_mix(&x);
+    x.labels2[1] = 3;
+    xent_run(&x, true);
+    assert_true(isnan(x.loss));
+    xent_close(&x);
 }
 
 static void loss_is_added_and_gradient_optional(void **state)
@@ -171,6 +210,7 @@ int main(void)
         cmocka_unit_test(loss_is_added_and_gradient_optional),
         cmocka_unit_test(large_logits_stay_finite),
         cmocka_unit_test(label_outside_the_classes_makes_the_loss_nan),
+        cmocka_unit_test(second_label_outside_the_classes_makes_the_loss_nan),
         cmocka_unit_test(nan_logits_reach_the_loss),
         cmocka_unit_test(images_and_bad_smoothing_are_refused),
     };
