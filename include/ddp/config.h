@@ -50,7 +50,7 @@ typedef struct ddp_run_opts {
     int64_t seed, workers, threads, loopback_ranks;
     int device, comm, strategy, lr_scale, log_level, precision;
     double lr_base_batch, val_split, comm_timeout;
-    bool drop_last, eval_only, quiet, sync_bn;
+    bool drop_last, eval_only, init_partial, quiet, sync_bn;
 } ddp_run_opts;
 
 /* --normalize in numbers: per channel, or one value for all. */

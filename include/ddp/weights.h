@@ -1,4 +1,5 @@
-/* weights.h - parameters in a safetensors file: plain layouts, under their names.
+/* weights.h - a model's parameters and running statistics in a safetensors file, under their names
+ * and in plain layouts: what PyTorch calls a state dict.
  *
  * The format: 8 bytes little-endian header length, a JSON header {name: {dtype, shape,
  * data_offsets}}, then the tensors' bytes (https://huggingface.co/docs/safetensors). The reader is
@@ -7,19 +8,38 @@
 #ifndef DDP_WEIGHTS_H
 #define DDP_WEIGHTS_H
 
-#include "ddp/param.h"
+#include "ddp/buffer.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Writes all parameters of the flat buffer, complete or absent. */
-DDP_CALL ddp_status ddp_weights_save(const char *path, ddp_device *device,
-                                     const ddp_param_table *table, const float *flat);
-/* Reads all parameters into the flat buffer. Names and shapes must be the table's; the message
- * lists what is missing, surplus or of another shape. On failure flat is unchanged. */
-DDP_CALL ddp_status ddp_weights_load(const char *path, ddp_device *device,
-                                     const ddp_param_table *table, float *flat);
+/* What goes into a file or comes out of it; all borrowed. */
+typedef struct ddp_weights {
+    ddp_device *device;
+    const ddp_param_table *table;
+    float *params;                   /* flat, device memory */
+    const ddp_buffer_table *buffers; /* NULL: none */
+    float *running;                  /* flat, device memory; NULL if the buffers' length is 0 */
+    int64_t counter;                 /* the value of every counter */
+} ddp_weights;
+
+/* Writes everything, complete or absent: f32, and I64 scalars for the counters. The header is in
+ * forward order, a layer's parameters before its buffers. */
+DDP_CALL ddp_status ddp_weights_save(const char *path, const ddp_weights *weights);
+
+/* Reads everything. Names and shapes must be the model's, except that counters may be missing; the
+ * message lists what is missing, surplus, of another shape or of a type that does not fit. F64, F16
+ * and BF16 are converted. A "module." before all names is taken off. With `partial` the file may
+ * miss tensors, and those that are surplus or of another shape are ignored; the log says which.
+ * weights->counter becomes the file's largest counter, if it has any. On failure nothing is
+ * changed. */
+DDP_CALL ddp_status ddp_weights_load(const char *path, bool partial, ddp_weights *weights);
+
+/* Writes "logits" [count][classes] (F32) and "labels" [count] (I64), complete or absent. Host
+ * memory. */
+DDP_CALL ddp_status ddp_logits_save(const char *path, const float *logits, const int64_t *labels,
+                                    int64_t count, int64_t classes);
 
 #ifdef __cplusplus
 }

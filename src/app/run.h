@@ -53,6 +53,8 @@ typedef struct ddpi_run_net {
     float *params;
     float *running;         /* running statistics; NULL: the strategy's, or none */
     size_t eval_only_bytes; /* of params and running, where there is no strategy that owns them */
+    int64_t batches;        /* counted by the file of initial weights */
+    uint64_t running_hash;  /* of the statistics in that file */
     ddp_eval *test, *val;   /* val: NULL without --val-split */
     double peak_flops;      /* of the machine, as far as the ranks can use it */
 } ddpi_run_net;
@@ -90,17 +92,19 @@ DDP_INNER ddp_status ddpi_run_open_data(ddpi_run *run);      /* run_data.c */
 DDP_INNER ddp_status ddpi_run_open_model(ddpi_run *run);     /* run_model.c */
 DDP_INNER ddp_status ddpi_run_open_dir(ddpi_run *run);       /* run_dir.c */
 DDP_INNER ddp_status ddpi_run_open_training(ddpi_run *run);  /* run_model.c */
-DDP_INNER ddp_status ddpi_run_load_weights(ddpi_run *run);   /* run_model.c */
+DDP_INNER ddp_status ddpi_run_load_weights(ddpi_run *run);   /* run_weights.c */
 DDP_INNER ddp_status ddpi_run_compare_models(ddpi_run *run); /* run_model.c */
 DDP_INNER ddp_status ddpi_run_measure_peak(ddpi_run *run);   /* run_model.c */
 DDP_INNER ddp_status ddpi_run_describe(ddpi_run *run);       /* records.c */
 DDP_INNER ddp_status ddpi_run_work(ddpi_run *run);           /* run_train.c */
-DDP_INNER ddp_status ddpi_run_save_weights(ddpi_run *run);   /* run_train.c */
+DDP_INNER ddp_status ddpi_run_save_weights(ddpi_run *run);   /* run_weights.c */
 DDP_INNER ddp_status ddpi_run_finish(ddpi_run *run);         /* records.c */
 
 /* ---- pieces ---- */
 void ddpi_run_close_data(ddpi_run *run);
 void ddpi_run_close_model(ddpi_run *run);
+/* Collective. The running statistics that the ranks have read are the same. */
+DDP_INNER ddp_status ddpi_run_compare_running(const ddpi_run *run);
 /* Writes the run directory's status file, if there is a directory. Any rank may say "failed": it
  * may be rank 0 that is gone. */
 void ddpi_run_write_status(const ddpi_run *run, const char *word);

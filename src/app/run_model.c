@@ -7,7 +7,6 @@
 
 #include "app/run.h"
 #include "ddp/memory.h"
-#include "ddp/weights.h"
 
 enum { RING_WITH_WORKERS = 4, RING_WITHOUT = 2 };
 
@@ -154,16 +153,6 @@ ddp_status ddpi_run_open_training(ddpi_run *run)
     return open_strategy(run);
 }
 
-ddp_status ddpi_run_load_weights(ddpi_run *run)
-{
-    ddp_param_table *table = ddp_model_params(run->net.model);
-    const char *path = run->config.run.init_weights;
-
-    if (path != NULL)
-        return ddp_weights_load(path, run->net.device, table, run->net.params);
-    return ddp_param_table_init(run->net.device, table, run->config.data.seed, run->net.params);
-}
-
 /* Parameters' values are compared by the trainer; here what decides their places in memory. */
 ddp_status ddpi_run_compare_models(ddpi_run *run)
 {
@@ -175,6 +164,7 @@ ddp_status ddpi_run_compare_models(ddpi_run *run)
         st = ddp_comm_fingerprint(run->comm, text, "model");
     ddp_free(text);
     DDP_TRY(st);
+    DDP_TRY(ddpi_run_compare_running(run));
     if (!run->config.run.eval_only)
         return DDP_OK;
     return ddp_check_replicas(run->comm, run->net.device, ddp_model_params(run->net.model),

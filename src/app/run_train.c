@@ -1,6 +1,5 @@
 /* run_train.c - what a run is for: training, or the evaluation of given weights. */
 #include "app/run.h"
-#include "ddp/weights.h"
 
 static ddp_status train(ddpi_run *run)
 {
@@ -46,12 +45,4 @@ static ddp_status evaluate(ddpi_run *run)
 ddp_status ddpi_run_work(ddpi_run *run)
 {
     return run->config.run.eval_only ? evaluate(run) : train(run);
-}
-
-ddp_status ddpi_run_save_weights(ddpi_run *run)
-{
-    if (run->rank != 0 || run->config.run.save_weights == NULL)
-        return DDP_OK;
-    return ddp_weights_save(run->config.run.save_weights, run->net.device,
-                            ddp_model_params(run->net.model), run->net.params);
 }

@@ -12,10 +12,31 @@
 
 #include "ddp/memory.h"
 
-enum { LENGTH_BYTES = 8, HEAD_ALIGN = 8 };
+enum { LENGTH_BYTES = 8, HEAD_ALIGN = 8, LARGEST_ELEMENT = 8 };
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers in the files are little-endian");
 static const char METADATA[] = "__metadata__";
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} dtypes[DDPI_ST_COUNT] = {
+    [DDPI_ST_F32] = {"F32", 4},   [DDPI_ST_F64] = {"F64", 8}, [DDPI_ST_F16] = {"F16", 2},
+    [DDPI_ST_BF16] = {"BF16", 2}, [DDPI_ST_I64] = {"I64", 8}, [DDPI_ST_I32] = {"I32", 4},
+    [DDPI_ST_I16] = {"I16", 2},   [DDPI_ST_I8] = {"I8", 1},   [DDPI_ST_U64] = {"U64", 8},
+    [DDPI_ST_U32] = {"U32", 4},   [DDPI_ST_U16] = {"U16", 2}, [DDPI_ST_U8] = {"U8", 1},
+    [DDPI_ST_BOOL] = {"BOOL", 1},
+};
+
+size_t ddpi_st_dtype_bytes(ddpi_st_dtype dtype)
+{
+    return dtypes[dtype].bytes;
+}
+
+const char *ddpi_st_dtype_name(ddpi_st_dtype dtype)
+{
+    return dtypes[dtype].name;
+}
 
 /* ---- reading ---- */
 
@@ -55,6 +76,23 @@ static ddp_status check_metadata(const ddp_json *metadata, const char *what)
     return DDP_OK;
 }
 
+static ddp_status read_dtype(const ddp_json *json, const char *what, ddpi_safetensor *tensor)
+{
+    const char *name;
+    if (json == NULL || !ddp_json_as_string(json, &name))
+        return DDP_FAIL(DDP_ERR_FORMAT, "%s: tensor %.80s: dtype must be a string", what,
+                        tensor->name);
+    for (int i = 0; i < DDPI_ST_COUNT; i++) {
+        if (strcmp(name, dtypes[i].name) != 0)
+            continue;
+        tensor->dtype = (ddpi_st_dtype)i;
+        return DDP_OK;
+    }
+    return DDP_FAIL(DDP_ERR_FORMAT, "%s: tensor %.80s: dtype is %.20s, which is not known", what,
+                    tensor->name, name);
+}
+
+/* *bytes_out comes in as the bytes of an element. */
 static ddp_status read_shape(const ddp_json *json, const char *what, const char *name,
                              ddp_shape *shape_out, uint64_t *bytes_out)
 {
@@ -64,13 +102,13 @@ static ddp_status read_shape(const ddp_json *json, const char *what, const char 
                         "%s: tensor %.80s: shape must be a list of at most %d numbers", what, name,
                         DDP_MAX_DIMS);
     ddp_shape shape = {.ndim = (int)ndim};
-    uint64_t bytes = sizeof(float);
+    uint64_t bytes = *bytes_out;
     for (size_t i = 0; i < ndim; i++) {
         int64_t dim;
         if (!ddp_json_as_int(ddp_json_at(json, i), &dim) || dim < 0)
             return DDP_FAIL(DDP_ERR_FORMAT, "%s: tensor %.80s: dimension %zu is not a whole number",
                             what, name, i);
-        if (__builtin_mul_overflow(bytes, (uint64_t)dim, &bytes))
+        if (__builtin_mul_overflow(bytes, (uint64_t)dim, &bytes) || bytes > INT64_MAX)
             return DDP_FAIL(DDP_ERR_FORMAT, "%s: tensor %.80s: the shape's size overflows", what,
                             name);
         shape.dims[i] = dim;
@@ -113,15 +151,8 @@ static ddp_status read_tensor(const ddp_json *json, const char *what, size_t dat
             strcmp(key, "data_offsets") != 0)
             return DDP_FAIL(DDP_ERR_FORMAT, "%s: tensor %.80s: unknown key '%.80s'", what,
                             tensor->name, key);
-    const char *dtype;
-    const ddp_json *dtype_json = ddp_json_get(json, "dtype");
-    if (dtype_json == NULL || !ddp_json_as_string(dtype_json, &dtype))
-        return DDP_FAIL(DDP_ERR_FORMAT, "%s: tensor %.80s: dtype must be a string", what,
-                        tensor->name);
-    if (strcmp(dtype, "F32") != 0)
-        return DDP_FAIL(DDP_ERR_FORMAT, "%s: tensor %.80s: dtype is %.20s, only F32 can be read",
-                        what, tensor->name, dtype);
-    uint64_t bytes = 0;
+    DDP_TRY(read_dtype(ddp_json_get(json, "dtype"), what, tensor));
+    uint64_t bytes = ddpi_st_dtype_bytes(tensor->dtype);
     DDP_TRY(read_shape(ddp_json_get(json, "shape"), what, tensor->name, &tensor->shape, &bytes));
     DDP_TRY(read_range(ddp_json_get(json, "data_offsets"), what, data_bytes, tensor));
     if (bytes != tensor->end - tensor->begin)
@@ -207,7 +238,7 @@ static ddp_status add_tensor(ddp_json *header, const ddpi_safetensor *tensor)
 {
     ddp_json *entry, *shape, *range;
     DDP_TRY(ddp_json_object(&entry));
-    ddp_json_set_string(entry, "dtype", "F32");
+    ddp_json_set_string(entry, "dtype", ddpi_st_dtype_name(tensor->dtype));
     ddp_status st = ddp_json_array(&shape);
     if (st == DDP_OK) {
         for (int i = 0; i < tensor->shape.ndim; i++)
@@ -226,21 +257,31 @@ static ddp_status add_tensor(ddp_json *header, const ddpi_safetensor *tensor)
     return DDP_OK;
 }
 
-static ddp_status header_text(ddpi_safetensor *tensors, size_t count, char **text_out)
+/* Places the tensors; returns the bytes of all. */
+static size_t place(ddpi_safetensor *tensors, size_t count)
+{
+    size_t end = 0;
+    for (size_t size = LARGEST_ELEMENT; size > 0; size /= 2)
+        for (size_t i = 0; i < count; i++) {
+            if (ddpi_st_dtype_bytes(tensors[i].dtype) != size)
+                continue;
+            tensors[i].begin = end;
+            end += (size_t)ddp_shape_count(&tensors[i].shape) * size;
+            tensors[i].end = end;
+        }
+    return end;
+}
+
+static ddp_status header_text(const ddpi_safetensor *tensors, size_t count, char **text_out)
 {
     ddp_json *header, *metadata;
     ddp_status st;
-    size_t end = 0;
     DDP_TRY(ddp_json_object(&header));
     DDP_TRY_GOTO(st, ddp_json_object(&metadata), done);
     ddp_json_set_string(metadata, "format", "pt");
     ddp_json_set(header, METADATA, metadata);
-    for (size_t i = 0; i < count; i++) {
-        tensors[i].begin = end;
-        end += (size_t)ddp_shape_count(&tensors[i].shape) * sizeof(float);
-        tensors[i].end = end;
+    for (size_t i = 0; i < count; i++)
         DDP_TRY_GOTO(st, add_tensor(header, &tensors[i]), done);
-    }
     st = ddp_json_text(header, 0, text_out);
 done:
     ddp_json_destroy(header);
@@ -248,9 +289,10 @@ done:
 }
 
 ddp_status ddpi_safetensors_head(ddpi_safetensor *tensors, size_t count, char **head_out,
-                                 size_t *bytes_out)
+                                 size_t *bytes_out, size_t *data_bytes_out)
 {
     char *text, *head;
+    const size_t data_bytes = place(tensors, count);
     DDP_TRY(header_text(tensors, count, &text));
     const size_t length = strlen(text);
     const uint64_t padded = (length + HEAD_ALIGN - 1) / HEAD_ALIGN * HEAD_ALIGN;
@@ -261,6 +303,7 @@ ddp_status ddpi_safetensors_head(ddpi_safetensor *tensors, size_t count, char **
         memcpy(head + LENGTH_BYTES, text, length);
         *head_out = head;
         *bytes_out = LENGTH_BYTES + padded;
+        *data_bytes_out = data_bytes;
     }
     ddp_free(text);
     return st;

@@ -26,6 +26,8 @@ static const ddp_option model_options[] = {
      "but a few outputs (gradient checkpointing)"},
     {"init-weights", DDP_OPT_STRING, AT(run.init_weights), 0, 0, NULL, "FILE",
      "Start from these weights (safetensors) instead of drawn ones"},
+    {"init-partial", DDP_OPT_BOOL, AT(run.init_partial), 0, 0, NULL, NULL,
+     "Take from --init-weights what fits by name and shape, and draw the rest"},
     {"save-weights", DDP_OPT_STRING, AT(run.save_weights), 0, 0, NULL, "FILE",
      "Write the final weights there (safetensors)"},
     {0},

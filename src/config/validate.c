@@ -55,12 +55,15 @@ static ddp_status check_paths(const ddp_run_opts *run)
     const char *const names[] = {"run-dir", "init-weights", "save-weights"};
     const char *const values[] = {run->run_dir, run->init_weights, run->save_weights};
 
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (values[i] != NULL && values[i][0] == 0)
             return USAGE("option --%s: found an empty text, expected a path", names[i]);
     if (run->eval_only && run->init_weights == NULL)
         return USAGE(
             "option --eval-only: found without --init-weights, expected a file of weights");
+    if (run->init_partial && run->init_weights == NULL)
+        return USAGE(
+            "option --init-partial: found without --init-weights, expected a file of weights");
     return DDP_OK;
 }
 

@@ -97,6 +97,7 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--comm mpi --loopback-ranks 2", "--comm loopback");
     refused("--allreduce shm --no-shared-memory", "another algorithm");
     refused("--eval-only", "--init-weights");
+    refused("--init-partial", "without --init-weights");
     refused("--run-dir=", "expected a path");
     refused("--epochs 0", "from 1 to");
     refused("--val-split 1", "0.99");
