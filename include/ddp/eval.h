@@ -26,6 +26,9 @@ typedef struct ddp_eval ddp_eval;
 
 typedef struct ddp_eval_opts {
     const ddp_transform *transform; /* borrowed; NULL: samples as the data set fetches them */
+    float *logits;   /* [count][classes], host memory, borrowed: a run fills it on every rank; NULL:
+                        nobody wants them */
+    int64_t *labels; /* [count], with logits */
 } ddp_eval_opts;
 
 /* Local, but plans the model for the block sizes. All pointers are borrowed. */

@@ -55,8 +55,10 @@ typedef struct ddpi_run_net {
     size_t eval_only_bytes; /* of params and running, where there is no strategy that owns them */
     int64_t batches;        /* counted by the file of initial weights */
     uint64_t running_hash;  /* of the statistics in that file */
-    ddp_eval *test, *val;   /* val: NULL without --val-split */
-    double peak_flops;      /* of the machine, as far as the ranks can use it */
+    float *logits;          /* of the test set; NULL without --dump-logits, like labels */
+    int64_t *labels;
+    ddp_eval *test, *val; /* val: NULL without --val-split */
+    double peak_flops;    /* of the machine, as far as the ranks can use it */
 } ddpi_run_net;
 
 typedef struct ddpi_run {
@@ -105,6 +107,9 @@ void ddpi_run_close_data(ddpi_run *run);
 void ddpi_run_close_model(ddpi_run *run);
 /* Collective. The running statistics that the ranks have read are the same. */
 DDP_INNER ddp_status ddpi_run_compare_running(const ddpi_run *run);
+/* With --dump-logits: memory for the test set's logits, and rank 0's file of them. */
+DDP_INNER ddp_status ddpi_run_keep_logits(ddpi_run *run, ddp_eval_opts *opts);
+DDP_INNER ddp_status ddpi_run_save_logits(const ddpi_run *run);
 /* Writes the run directory's status file, if there is a directory. Any rank may say "failed": it
  * may be rank 0 that is gone. */
 void ddpi_run_write_status(const ddpi_run *run, const char *word);

@@ -96,6 +96,8 @@ static ddp_status open_eval(ddpi_run *run, ddp_dataset *dataset, ddp_eval **eval
 {
     ddp_eval_opts opts = {.transform = run->data.eval_transform};
 
+    if (dataset == run->data.test)
+        DDP_TRY(ddpi_run_keep_logits(run, &opts));
     return ddp_eval_create(&opts, run->net.model, run->net.device, dataset, run->comm, eval_out);
 }
 
@@ -190,6 +192,8 @@ void ddpi_run_close_model(ddpi_run *run)
 
     ddp_eval_destroy(net->val);
     ddp_eval_destroy(net->test);
+    ddp_free(net->logits);
+    ddp_free(net->labels);
     ddp_strategy_destroy(net->strategy);
     if (net->eval_only_bytes > 0)
         ddp_device_free(net->device, net->params, net->eval_only_bytes);

@@ -36,6 +36,7 @@ static ddp_status evaluate(ddpi_run *run)
 {
     ddp_comm_note(run->comm, 0, "evaluation");
     DDP_TRY(ddp_eval_run(run->net.test, &run->summary.test));
+    DDP_TRY(ddpi_run_agree(run, ddpi_run_save_logits(run), "save logits"));
     run->summary.seconds = run->summary.test.seconds;
     run->summary.images_per_s = (double)run->summary.test.count / run->summary.test.seconds;
     return ddp_param_table_hash(run->net.device, ddp_model_params(run->net.model), run->net.params,

@@ -1,4 +1,4 @@
-/* run_weights.c - the files of weights that a run starts from and leaves behind.
+/* run_weights.c - files of a run's weights, and of what they make of the test set.
  *
  * Every rank reads the file that it starts from: on shared storage that is one read a node, the
  * rest comes out of the page cache, and nothing has to be sent. The ranks agree on the verdict, and
@@ -134,4 +134,31 @@ ddp_status ddpi_run_save_weights(ddpi_run *run)
     }
     weights.counter += run->summary.steps;
     return run->rank == 0 ? ddp_weights_save(run->config.run.save_weights, &weights) : DDP_OK;
+}
+
+/* ---- logits ---- */
+
+ddp_status ddpi_run_keep_logits(ddpi_run *run, ddp_eval_opts *opts)
+{
+    ddpi_run_net *net = &run->net;
+    size_t count = (size_t)ddp_dataset_get_info(run->data.test)->count;
+
+    if (run->config.run.dump_logits == NULL)
+        return DDP_OK;
+    DDP_TRY(DDP_ALLOC(net->logits, count * (size_t)ddp_model_classes(net->model)));
+    DDP_TRY(DDP_ALLOC(net->labels, count));
+    opts->logits = net->logits;
+    opts->labels = net->labels;
+    return DDP_OK;
+}
+
+ddp_status ddpi_run_save_logits(const ddpi_run *run)
+{
+    const ddpi_run_net *net = &run->net;
+
+    if (run->rank != 0 || run->config.run.dump_logits == NULL)
+        return DDP_OK;
+    return ddp_logits_save(run->config.run.dump_logits, net->logits, net->labels,
+                           ddp_dataset_get_info(run->data.test)->count,
+                           ddp_model_classes(net->model));
 }

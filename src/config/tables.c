@@ -94,6 +94,8 @@ static const ddp_option train_options[] = {
      "End after an evaluation that reaches this accuracy, and tell the time to it; 0: no target"},
     {"eval-only", DDP_OPT_BOOL, AT(run.eval_only), 0, 0, NULL, NULL,
      "Evaluate --init-weights on the test set and train nothing"},
+    {"dump-logits", DDP_OPT_STRING, AT(run.dump_logits), 0, 0, NULL, "FILE",
+     "With --eval-only: write the test set's logits and labels there (safetensors)"},
     {"check-replicas", DDP_OPT_INT, AT(trainer.check_replicas), 0, COUNT_MAX, NULL, "N",
      "Compare the ranks' parameters every N steps; 0: at the start only"},
     {0},

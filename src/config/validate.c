@@ -52,8 +52,9 @@ static ddp_status check_comm(const ddp_config *config)
 
 static ddp_status check_paths(const ddp_run_opts *run)
 {
-    const char *const names[] = {"run-dir", "init-weights", "save-weights"};
-    const char *const values[] = {run->run_dir, run->init_weights, run->save_weights};
+    const char *const names[] = {"run-dir", "init-weights", "save-weights", "dump-logits"};
+    const char *const values[] = {run->run_dir, run->init_weights, run->save_weights,
+                                  run->dump_logits};
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (values[i] != NULL && values[i][0] == 0)
@@ -64,6 +65,8 @@ static ddp_status check_paths(const ddp_run_opts *run)
     if (run->init_partial && run->init_weights == NULL)
         return USAGE(
             "option --init-partial: found without --init-weights, expected a file of weights");
+    if (run->dump_logits != NULL && !run->eval_only)
+        return USAGE("option --dump-logits: found without --eval-only, expected both");
     return DDP_OK;
 }
 

@@ -2,6 +2,8 @@
  */
 #include "ddp/eval.h"
 
+#include <string.h>
+
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
@@ -11,6 +13,8 @@ struct ddp_eval {
     ddp_dataset *dataset;
     ddp_comm *comm;
     const ddp_transform *transform;
+    float *logits; /* the program's, like kept_labels; NULL: not kept */
+    int64_t *kept_labels;
     int64_t sample_count; /* elements of a transformed sample */
     int64_t count, blocks;
     float *inputs;  /* one block */
@@ -54,6 +58,8 @@ ddp_status ddp_eval_create(const ddp_eval_opts *opts, ddp_model *model, ddp_devi
     e->dataset = dataset;
     e->comm = comm;
     e->transform = opts->transform;
+    e->logits = opts->logits;
+    e->kept_labels = opts->labels;
     e->sample_count = ddp_shape_count(opts->transform != NULL ? ddp_transform_shape(opts->transform)
                                                               : &info->shape);
     e->count = info->count;
@@ -80,6 +86,19 @@ void ddp_eval_destroy(ddp_eval *e)
     ddp_free(e);
 }
 
+static ddp_status keep_logits(ddp_eval *e, int64_t block, const float *logits)
+{
+    const int64_t n = block_size(e, block), first = block * DDP_EVAL_BLOCK;
+    const int64_t classes = ddp_model_classes(e->model);
+    if (e->logits == NULL)
+        return DDP_OK;
+    for (int64_t i = 0; i < n; i++)
+        e->kept_labels[first + i] = e->labels[i];
+    return ddp_device_copy(e->device, ddp_device_main_stream(e->device),
+                           e->logits + first * classes, logits,
+                           (size_t)(n * classes) * sizeof *logits, DDP_COPY_TO_HOST);
+}
+
 /* Adds a block's hits to top[0] (first) and top[1] (first five). */
 static ddp_status run_block(ddp_eval *e, int64_t block, int64_t top[2])
 {
@@ -94,12 +113,34 @@ static ddp_status run_block(ddp_eval *e, int64_t block, int64_t top[2])
     ddp_stream *stream = ddp_device_main_stream(e->device);
     DDP_TRY(ddp_op_label_rank(e->device, stream, logits, e->labels, n, ddp_model_classes(e->model),
                               e->ranks));
+    DDP_TRY(keep_logits(e, block, logits));
     DDP_TRY(ddp_stream_sync(stream));
     for (int64_t i = 0; i < n; i++) {
         top[0] += e->ranks[i] < 1;
         top[1] += e->ranks[i] < 5;
     }
     return DDP_OK;
+}
+
+static void clear_kept(ddp_eval *e)
+{
+    const size_t count = (size_t)e->count;
+    if (e->logits == NULL)
+        return;
+    memset(e->logits, 0, count * (size_t)ddp_model_classes(e->model) * sizeof *e->logits);
+    memset(e->kept_labels, 0, count * sizeof *e->kept_labels);
+}
+
+/* As with losses: each value is one rank's, and the others add 0. */
+static ddp_status share_kept(ddp_eval *e)
+{
+    const size_t count = (size_t)e->count;
+    if (e->logits == NULL)
+        return DDP_OK;
+    DDP_TRY(ddp_comm_allreduce(e->comm, e->logits, count * (size_t)ddp_model_classes(e->model),
+                               DDP_F32, DDP_REDUCE_SUM, "evaluation logits"));
+    return ddp_comm_allreduce(e->comm, e->kept_labels, count, DDP_I64, DDP_REDUCE_SUM,
+                              "evaluation labels");
 }
 
 ddp_status ddp_eval_run(ddp_eval *e, ddp_eval_result *result_out)
@@ -110,6 +151,7 @@ ddp_status ddp_eval_run(ddp_eval *e, ddp_eval_result *result_out)
     ddp_status st = DDP_OK;
     for (int64_t b = 0; b < e->blocks; b++)
         e->block_loss[b] = 0;
+    clear_kept(e);
     for (int64_t b = ddp_comm_rank(e->comm); b < e->blocks && st == DDP_OK; b += world) {
         st = run_block(e, b, sums);
         sums[2] += block_size(e, b);
@@ -120,6 +162,7 @@ ddp_status ddp_eval_run(ddp_eval *e, ddp_eval_result *result_out)
      * sum. */
     DDP_TRY(ddp_comm_allreduce(e->comm, e->block_loss, (size_t)e->blocks, DDP_F64, DDP_REDUCE_SUM,
                                "evaluation losses"));
+    DDP_TRY(share_kept(e));
     if (sums[2] != e->count)
         return DDP_FAIL(DDP_ERR_INTERNAL, "evaluation saw %lld of %lld samples", (long long)sums[2],
                         (long long)e->count);

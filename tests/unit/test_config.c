@@ -98,6 +98,7 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--allreduce shm --no-shared-memory", "another algorithm");
     refused("--eval-only", "--init-weights");
     refused("--init-partial", "without --init-weights");
+    refused("--dump-logits f", "without --eval-only");
     refused("--run-dir=", "expected a path");
     refused("--epochs 0", "from 1 to");
     refused("--val-split 1", "0.99");
