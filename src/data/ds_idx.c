@@ -1,41 +1,26 @@
 /* ds_idx.c - Fashion-MNIST and MNIST: images and labels in IDX files, decoded once per node.
  *
- * A node's first rank decodes into memory that the node shares: first the images, then the labels,
- * as bytes. The others only look at it. Opening takes these steps, each of which all ranks take,
- * whatever failed before on one of them:
- *   1. first ranks open both files and read the headers; all agree
- *   2. rank 0's header goes to everybody; another node's must equal it
- *   3. all allocate the shared memory; first ranks decode and check
- *   4. with several nodes, rank 0's hash of the data goes to everybody; all agree
- * so a node whose file is another version is refused instead of training on other data.
- *
- * Where shared memory is too small (containers), every rank decodes a copy of its own in step 3.
+ * Images lie first, then the labels, as bytes, in memory that the node's ranks share
+ * (node_copy.h).
  *
  * fetch only reads: any number of threads. */
 #include <stdio.h>
+#include <string.h>
 
 #include "data/idx_reader.h"
+#include "data/node_copy.h"
 #include "ddp/dataset.h"
 #include "ddp/fs.h"
-#include "ddp/log.h"
 #include "ddp/memory.h"
 
 #define PATH_BYTES 4096
 #define CLASSES    10
 
 typedef struct idx_set {
-    uint8_t *memory;  /* the node's */
-    size_t own_bytes; /* 0; else memory is this rank's own, and so large */
+    ddpi_node_copy copy;
     const uint8_t *images, *labels;
     int64_t height, width, pixels; /* of one image */
 } idx_set;
-
-/* One split's pair of files. */
-typedef struct idx_files {
-    char images_path[PATH_BYTES], labels_path[PATH_BYTES];
-    ddpi_idx_reader *images, *labels;
-    ddpi_idx_header header; /* of the images */
-} idx_files;
 
 /* What a format in the usual file names needs beside them. */
 typedef struct idx_source {
@@ -43,6 +28,16 @@ typedef struct idx_source {
     const char *where; /* how one comes by the files */
     const char *const *class_names;
 } idx_source;
+
+/* One split's pair of files. */
+typedef struct idx_files {
+    const idx_source *source;
+    const char *dir;
+    ddp_split split;
+    char images_path[PATH_BYTES], labels_path[PATH_BYTES];
+    ddpi_idx_reader *images, *labels;
+    ddpi_idx_header header; /* of the images */
+} idx_files;
 
 static const char *const garments[CLASSES] = {
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
@@ -61,7 +56,7 @@ static const idx_source mnist_source = {
     digits,
 };
 
-/* ---- files, on a node's first rank ---- */
+/* ---- files, on the ranks that decode ---- */
 
 static ddp_status find_file(const idx_source *source, const char *dir, const char *name,
                             char path[PATH_BYTES])
@@ -80,10 +75,12 @@ static ddp_status find_file(const idx_source *source, const char *dir, const cha
                     name, packed, dir, source->title, source->where);
 }
 
-static ddp_status open_files(const idx_source *source, const char *dir, ddp_split split,
-                             idx_files *files)
+static ddp_status open_files(void *self, void *header_out)
 {
-    bool train = split == DDP_SPLIT_TRAIN;
+    idx_files *files = self;
+    const idx_source *source = files->source;
+    const char *dir = files->dir;
+    bool train = files->split == DDP_SPLIT_TRAIN;
     ddpi_idx_header labels;
     if (dir == NULL || dir[0] == 0)
         return DDP_FAIL(DDP_ERR_USAGE, "--data-dir is empty, expected the folder with %s (%s)",
@@ -96,20 +93,33 @@ static ddp_status open_files(const idx_source *source, const char *dir, ddp_spli
     DDP_TRY(ddpi_idx_open_file(files->labels_path, &files->labels));
     DDP_TRY(ddpi_idx_read_header(files->images, DDPI_IDX_IMAGES, &files->header));
     DDP_TRY(ddpi_idx_read_header(files->labels, DDPI_IDX_LABELS, &labels));
+    memcpy(header_out, &files->header, sizeof files->header);
     return ddpi_idx_check_counts(files->images_path, &files->header, files->labels_path, &labels);
 }
 
-static void close_files(idx_files *files)
+static ddp_status check_header(void *self, const void *header)
 {
-    if (files == NULL)
-        return;
-    ddpi_idx_close(files->images);
-    ddpi_idx_close(files->labels);
-    ddp_free(files);
+    const idx_files *files = self;
+    const ddpi_idx_header *own = &files->header, *want = header;
+    if (own->count == want->count && own->height == want->height && own->width == want->width)
+        return DDP_OK;
+    return DDP_FAIL(DDP_ERR_MISMATCH,
+                    "%s has %lld images of %lld x %lld, expected %lld of %lld x %lld as on rank 0",
+                    files->images_path, (long long)own->count, (long long)own->height,
+                    (long long)own->width, (long long)want->count, (long long)want->height,
+                    (long long)want->width);
 }
 
-static ddp_status decode(idx_files *files, uint8_t *memory)
+static size_t data_bytes(const void *self, const void *header)
 {
+    (void)self;
+    const ddpi_idx_header *h = header;
+    return (size_t)(h->data_bytes + h->count);
+}
+
+static ddp_status decode(void *self, uint8_t *memory)
+{
+    idx_files *files = self;
     const ddpi_idx_header *header = &files->header;
     uint8_t *labels = memory + header->data_bytes;
     DDP_TRY(ddpi_idx_read_data(files->labels, labels));
@@ -117,145 +127,60 @@ static ddp_status decode(idx_files *files, uint8_t *memory)
     return ddpi_idx_read_data(files->images, memory);
 }
 
+static void name_files(const void *self, char *text, size_t text_bytes)
+{
+    const idx_files *files = self;
+    snprintf(text, text_bytes, "%s and %s", files->images_path, files->labels_path);
+}
+
 /* ---- opening, on all ranks ---- */
-
-/* One rank's part in opening. */
-typedef struct opening {
-    const idx_source *source;
-    const char *dir;
-    ddp_split split;
-    ddp_comm *comm;
-    idx_files *files; /* NULL: this rank decodes nothing */
-    idx_set *set;
-    ddpi_idx_header header; /* rank 0's, from step 2 on */
-    size_t bytes;           /* of images and labels */
-} opening;
-
-static ddp_status open_own_files(opening *o)
-{
-    DDP_TRY(DDP_ALLOC(o->files, 1));
-    return open_files(o->source, o->dir, o->split, o->files);
-}
-
-static ddp_status check_header(const opening *o)
-{
-    const ddpi_idx_header *own = &o->files->header, *want = &o->header;
-    if (own->count == want->count && own->height == want->height && own->width == want->width)
-        return DDP_OK;
-    return DDP_FAIL(DDP_ERR_MISMATCH,
-                    "%s has %lld images of %lld x %lld, expected %lld of %lld x %lld as on rank 0",
-                    o->files->images_path, (long long)own->count, (long long)own->height,
-                    (long long)own->width, (long long)want->count, (long long)want->height,
-                    (long long)want->width);
-}
-
-static ddp_status share_header(opening *o)
-{
-    if (ddp_comm_rank(o->comm) == 0) {
-        DDP_ASSERT(o->files != NULL); /* rank 0 is its node's first */
-        o->header = o->files->header;
-    }
-    DDP_TRY(ddp_comm_broadcast(o->comm, 0, &o->header, sizeof o->header));
-    o->bytes = (size_t)(o->header.data_bytes + o->header.count);
-    return DDP_OK;
-}
-
-/* node_alloc has the same verdict on all ranks, so all of them turn to copies of their own or none.
- */
-static ddp_status allocate(opening *o, bool *own_out)
-{
-    void *memory = NULL;
-    bool alone = ddp_comm_node_count(o->comm) == ddp_comm_world(o->comm);
-    ddp_status st = ddp_comm_node_alloc(o->comm, o->bytes, &memory);
-    *own_out = st == DDP_ERR_NOMEM && !alone;
-    if (*own_out) {
-        if (ddp_comm_rank(o->comm) == 0)
-            ddp_warn("every rank decodes a data set of its own: %s", ddp_status_message());
-        st = ddp_large_alloc(o->bytes, &memory);
-        if (st == DDP_OK)
-            o->set->own_bytes = o->bytes;
-        if (st == DDP_OK && o->files == NULL)
-            st = open_own_files(o);
-    }
-    o->set->memory = memory;
-    return st;
-}
-
-/* Who decoded for himself must have got what rank 0 got. */
-static ddp_status compare(const opening *o, ddp_status *mine)
-{
-    uint64_t own = 0, hash;
-    bool decoded = o->files != NULL && *mine == DDP_OK;
-    if (decoded)
-        own = ddp_hash64(o->set->memory, o->bytes);
-    hash = own;
-    DDP_TRY(ddp_comm_broadcast(o->comm, 0, &hash, sizeof hash));
-    if (decoded && own != hash)
-        *mine = DDP_FAIL(
-            DDP_ERR_MISMATCH,
-            "%s and %s differ from rank 0's: their data has the hash %016llx, expected %016llx",
-            o->files->images_path, o->files->labels_path, (unsigned long long)own,
-            (unsigned long long)hash);
-    return DDP_OK;
-}
-
-/* Step 2 to 4. On failure o->set may have memory; the caller frees it. */
-static ddp_status fill(opening *o)
-{
-    bool own;
-    DDP_TRY(share_header(o));
-    ddp_status mine = allocate(o, &own);
-    if (mine == DDP_OK && o->files != NULL)
-        mine = check_header(o);
-    if (mine == DDP_OK && o->files != NULL)
-        mine = decode(o->files, o->set->memory);
-    if (own || ddp_comm_node_count(o->comm) > 1)
-        DDP_TRY(compare(o, &mine));
-    return ddp_comm_agree(o->comm, mine, "reading the data set");
-}
 
 static void idx_close(void *self, ddp_comm *comm)
 {
     idx_set *set = self;
     if (set == NULL)
         return;
-    if (set->own_bytes > 0)
-        ddp_large_free(set->memory, set->own_bytes);
-    else
-        ddp_comm_node_free(comm, set->memory);
+    ddpi_node_copy_close(&set->copy, comm);
     ddp_free(set);
 }
 
-static ddp_status open_set(opening *o)
+static ddp_status open_copy(idx_files *files, ddp_comm *comm, ddpi_idx_header *header,
+                            idx_set **set_out)
 {
-    ddp_status st = DDP_ALLOC(o->set, 1);
-    if (st == DDP_OK && ddp_comm_node_rank(o->comm) == 0)
-        st = open_own_files(o);
-    st = ddp_comm_agree(o->comm, st, "opening the data set");
-    if (st == DDP_OK)
-        st = fill(o);
-    close_files(o->files);
+    const ddpi_node_source source = {files,      sizeof *header, open_files, check_header,
+                                     data_bytes, decode,         name_files};
+    idx_set *set = NULL;
+    ddp_status st = DDP_ALLOC(set, 1);
     if (st != DDP_OK)
-        idx_close(o->set, o->comm);
-    return st;
+        return ddp_comm_agree(comm, st, "opening the data set");
+    st = ddpi_node_copy_open(&source, comm, header, &set->copy);
+    ddpi_idx_close(files->images);
+    ddpi_idx_close(files->labels);
+    if (st != DDP_OK) {
+        ddp_free(set);
+        return st;
+    }
+    *set_out = set;
+    return DDP_OK;
 }
 
 static ddp_status open_idx(const idx_source *source, const ddp_data_opts *opts, ddp_split split,
                            ddp_comm *comm, ddp_dataset_info *info_out, void **self_out)
 {
-    opening o = {.source = source, .dir = opts->data_dir, .split = split, .comm = comm};
-    DDP_TRY(open_set(&o));
-    const ddpi_idx_header *header = &o.header;
-    o.set->images = o.set->memory;
-    o.set->labels = o.set->memory + header->data_bytes;
-    o.set->height = header->height;
-    o.set->width = header->width;
-    o.set->pixels = header->height * header->width;
-    *info_out = (ddp_dataset_info){.shape = {3, {1, header->height, header->width}},
-                                   .count = header->count,
+    idx_files files = {.source = source, .dir = opts->data_dir, .split = split};
+    ddpi_idx_header header;
+    idx_set *set = NULL;
+    DDP_TRY(open_copy(&files, comm, &header, &set));
+    set->images = set->copy.memory;
+    set->labels = set->copy.memory + header.data_bytes;
+    set->height = header.height;
+    set->width = header.width;
+    set->pixels = header.height * header.width;
+    *info_out = (ddp_dataset_info){.shape = {3, {1, header.height, header.width}},
+                                   .count = header.count,
                                    .classes = CLASSES,
                                    .class_names = source->class_names};
-    *self_out = o.set;
+    *self_out = set;
     return DDP_OK;
 }
 
