@@ -1,8 +1,8 @@
 /* dataset.h - data sets: a number of images with a label each.
  *
  * A format is a table of functions; the built-in ones are idx ("fashion-mnist" and others in that
- * format) and synthetic. A program may register its own (app.h). Decoded data lies once per node in
- * shared memory.
+ * format), CIFAR-10 and -100 in binary, and synthetic. A program may register its own (app.h).
+ * Decoded data lies once per node in shared memory.
  *
  * A set gives its samples in one or both of two ways: image() lends an image as it lies in memory,
  * of any size and order, and costs nothing; fetch() writes plain f32 of the set's one shape. Both
@@ -64,6 +64,8 @@ typedef struct ddp_dataset_ops {
 /* The built-in ones. "fashion-mnist" and "mnist" are idx with the usual file names. */
 DDP_API const ddp_dataset_ops *ddp_dataset_fashion_mnist(void);
 DDP_API const ddp_dataset_ops *ddp_dataset_mnist(void);
+DDP_API const ddp_dataset_ops *ddp_dataset_cifar10(void);
+DDP_API const ddp_dataset_ops *ddp_dataset_cifar100(void);
 DDP_API const ddp_dataset_ops *ddp_dataset_synthetic(void);
 
 /* Collective. The caller owns *dataset_out; comm is borrowed and outlives it. */
