@@ -123,6 +123,19 @@ DDP_API double ddp_model_forward_flops(const ddp_model *model);
 DDP_API double ddp_model_train_flops(const ddp_model *model);
 /* Bytes of activations, gradients of activations, workspace and scratch of all plans so far. */
 DDP_API size_t ddp_model_activation_bytes(const ddp_model *model);
+/* A machine's limits: arithmetic and memory traffic a second, of what one rank may use. */
+typedef struct ddp_model_limits {
+    double flops, bytes;
+} ddp_model_limits;
+/* A training pass over a planned batch: its operations, the bytes of its operands (each once for
+ * each step that reads or writes it), and the seconds below which it cannot stay if each step takes
+ * the longer of the two at the limits (a roofline). Algorithms that need fewer operations than the
+ * definition, such as Winograd's, may beat it. */
+typedef struct ddp_model_bound {
+    double flops, bytes, seconds;
+} ddp_model_bound;
+DDP_CALL ddp_status ddp_model_cost(const ddp_model *model, int64_t batch,
+                                   const ddp_model_limits *limits, ddp_model_bound *bound_out);
 /* A table of layers (output shape, parameters, operations, implementation) as text; the caller
  * frees it. */
 DDP_CALL ddp_status ddp_model_summary(const ddp_model *model, char **text_out);
