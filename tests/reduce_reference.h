@@ -29,6 +29,24 @@ static inline double value_at(int rank, size_t index, int salt)
     return ldexp(fraction, exponent);
 }
 
+/* To the nearest, ties to even; no NaN comes here. */
+static inline uint16_t bf16_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static inline float of_bf16(const void *at)
+{
+    uint16_t half;
+    float value;
+    memcpy(&half, at, sizeof half);
+    const uint32_t bits = (uint32_t)half << 16;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 static inline void set_at(void *buf, ddp_dtype dtype, size_t i, double value)
 {
     double scaled = value * 1000.0;
@@ -36,6 +54,9 @@ static inline void set_at(void *buf, ddp_dtype dtype, size_t i, double value)
     switch (dtype) {
     case DDP_F32:
         ((float *)buf)[i] = (float)value;
+        break;
+    case DDP_BF16:
+        ((uint16_t *)buf)[i] = bf16_of((float)value);
         break;
     case DDP_F64:
         ((double *)buf)[i] = value;

@@ -199,8 +199,10 @@ ddp_status ddpi_algo_reduce(ddpi_algo *a, const ddpi_flow *flow)
 static ddp_allreduce_algo choose(ddp_allreduce_algo choice, const ddpi_algo *a)
 {
     size_t bytes = a->work->coll.count * ddp_dtype_bytes(a->work->coll.dtype);
+    bool native = a->work->coll.dtype != DDP_BF16; /* MPI cannot sum it */
 
-    if (choice == DDP_ALLREDUCE_MPI && a->work->coll.count > 0 && a->transport->allreduce_start)
+    if (choice == DDP_ALLREDUCE_MPI && a->work->coll.count > 0 && native &&
+        a->transport->allreduce_start)
         return choice;
     if (choice != DDP_ALLREDUCE_AUTO && choice != DDP_ALLREDUCE_SHM && choice != DDP_ALLREDUCE_MPI)
         return choice;

@@ -70,6 +70,41 @@ DEFINE_JOINS(min_i64, int64_t, SMALLER)
 DEFINE_JOINS(max_u64, uint64_t, LARGER)
 DEFINE_JOINS(min_u64, uint64_t, SMALLER)
 
+/* ---- bf16: the upper half of a float. Each join adds in float and rounds once. ---- */
+
+static inline float widen(uint16_t value)
+{
+    const uint32_t bits = (uint32_t)value << 16;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return result;
+}
+
+/* To the nearest, ties to even; a NaN stays one. */
+static inline uint16_t narrow(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);
+}
+
+VECTOR_CLONES static void join2_sum_bf16(void *dst, const void *const *src, size_t count)
+{
+    const uint16_t *a = src[0], *b = src[1];
+    uint16_t *out = dst;
+    _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) out[i] =
+        narrow(widen(a[i]) + widen(b[i]));
+}
+
+VECTOR_CLONES static void join4_sum_bf16(void *dst, const void *const *src, size_t count)
+{
+    const uint16_t *a = src[0], *b = src[1], *c = src[2], *d = src[3];
+    uint16_t *out = dst;
+    _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) out[i] =
+        narrow((widen(a[i]) + widen(b[i])) + (widen(c[i]) + widen(d[i])));
+}
+
 typedef struct kernel {
     join_fn *join2, *join4;
 } kernel;
@@ -79,22 +114,31 @@ typedef struct kernel {
         join2_##name, join4_##name                                                                 \
     }
 
-static const kernel kernels[DDP_U8][DDP_REDUCE_MIN + 1] = {
+static const kernel kernels[DDP_BF16 + 1][DDP_REDUCE_MIN + 1] = {
     [DDP_F32] = {KERNEL(sum_f32), KERNEL(max_f32), KERNEL(min_f32)},
     [DDP_F64] = {KERNEL(sum_f64), KERNEL(max_f64), KERNEL(min_f64)},
     [DDP_I32] = {KERNEL(sum_u32), KERNEL(max_i32), KERNEL(min_i32)},
     [DDP_I64] = {KERNEL(sum_u64), KERNEL(max_i64), KERNEL(min_i64)},
     [DDP_U64] = {KERNEL(sum_u64), KERNEL(max_u64), KERNEL(min_u64)},
+    [DDP_BF16] = {KERNEL(sum_bf16)},
 };
 
 bool ddpi_reduce_supports(ddp_dtype dtype, ddp_reduce_op op)
 {
-    return (unsigned)dtype < DDP_U8 && (unsigned)op <= DDP_REDUCE_MIN;
+    return (unsigned)dtype <= DDP_BF16 && (unsigned)op <= DDP_REDUCE_MIN &&
+           kernels[dtype][op].join2 != NULL;
+}
+
+/* Gradients that are reduced in bf16 and parameters that are published in f32 have the same owner,
+ * so both are cut at the same elements. */
+static size_t slice_item_bytes(ddp_dtype dtype)
+{
+    return dtype == DDP_F32 ? ddp_dtype_bytes(DDP_BF16) : ddp_dtype_bytes(dtype);
 }
 
 ddp_range ddpi_reduce_slice(size_t count, ddp_dtype dtype, int n, int rank)
 {
-    size_t unit = DDP_ALIGN_BYTES / ddp_dtype_bytes(dtype);
+    size_t unit = DDP_ALIGN_BYTES / slice_item_bytes(dtype);
     size_t units = count / unit + (count % unit != 0);
     size_t share = units / (size_t)n, extra = units % (size_t)n, r = (size_t)rank;
     size_t lo = r * share + (r < extra ? r : extra);

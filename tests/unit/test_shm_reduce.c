@@ -17,8 +17,10 @@ static void test_slices(void **state)
             for (int r = 0; r < n; r++) {
                 ddp_range slice = ddpi_reduce_slice(count, DDP_F32, n, r);
                 assert_int_equal(slice.lo, at);
-                assert_true(slice.lo % 16 == 0 || slice.lo == count);
-                assert_true(slice.hi - slice.lo <= count / (size_t)n + 16);
+                assert_true(slice.lo % 32 == 0 || slice.lo == count);
+                assert_true(slice.hi - slice.lo <= count / (size_t)n + 32);
+                ddp_range half = ddpi_reduce_slice(count, DDP_BF16, n, r);
+                assert_true(half.lo == slice.lo && half.hi == slice.hi); /* one owner */
                 at = slice.hi;
             }
             assert_int_equal(at, count);
@@ -38,6 +40,30 @@ static void test_nan(void **state)
         ddpi_reduce(&reduction);
         assert_true(isnan(a[0]) && isnan(a[1]));
     }
+}
+
+/* bf16 sums are float sums of each join, rounded once: ties to even, NaN and infinity survive. */
+static void test_bf16(void **state)
+{
+    (void)state;
+    /* 1, 2^-8 (half a unit of 1), 1 + 2^-7, infinity, NaN, the largest */
+    uint16_t a[6] = {0x3f80, 0x3b80, 0x3f81, 0x7f80, 0x7fc0, 0x7f7f};
+    uint16_t b[6] = {0x3b80, 0x3f80, 0x3b80, 0x3f80, 0x3f80, 0x7f7f};
+    const uint16_t want[6] = {0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x7fc0, 0x7f80};
+    const void *src[2] = {a, b};
+    void *dst[1] = {b};
+    const ddpi_reduction reduction = {DDP_BF16, DDP_REDUCE_SUM, 2, src, 1, dst, 6};
+    ddpi_reduce(&reduction);
+    assert_memory_equal(b, want, sizeof want);
+    /* 1 + 2^-8 + (2^-9 + 2^-9): rounding in between would lose all but the 1. */
+    uint16_t four[4] = {0x3f80, 0x3b80, 0x3b00, 0x3b00};
+    const void *sources[4] = {four, four + 1, four + 2, four + 3};
+    void *first[1] = {four};
+    const ddpi_reduction tree = {DDP_BF16, DDP_REDUCE_SUM, 4, sources, 1, first, 1};
+    ddpi_reduce(&tree);
+    assert_int_equal(four[0], 0x3f81);
+    assert_false(ddpi_reduce_supports(DDP_BF16, DDP_REDUCE_MAX));
+    assert_false(ddpi_reduce_supports(DDP_U8, DDP_REDUCE_SUM));
 }
 
 /* Many sources: the tree's scratch levels, with the result in the place of one of the sources. */
@@ -73,6 +99,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slices),
         cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_many_sources),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
