@@ -23,11 +23,14 @@ typedef struct ddp_reducer_opts {
     int64_t shards;         /* logical shards of this rank per step */
     bool overlap;           /* false: all starts in finish(), if that is called */
     bool update_early;      /* hand buckets over as they come; false: only when all are reduced */
+    /* DDP_BF16: gradients travel as bf16, scaled to a share of the mean before they are rounded and
+     * back afterwards; half the bytes, 8 bits of precision. Else DDP_F32. */
+    ddp_dtype grad_dtype;
 } ddp_reducer_opts;
 
 #define DDP_REDUCER_OPTS_DEFAULTS                                                                  \
     {                                                                                              \
-        1.0, 25.0, 1, true, true                                                                   \
+        1.0, 25.0, 1, true, true, DDP_F32                                                          \
     }
 
 /* Updates the parameters of a range (elements of the flat buffers) from the summed gradients there.
@@ -62,6 +65,9 @@ DDP_API int ddp_reducer_bucket_count(const ddp_reducer *reducer);
 /* Elements of a bucket. */
 DDP_API ddp_range ddp_reducer_bucket(const ddp_reducer *reducer, int bucket);
 
+/* Before a step's first shard: the global batch that its sums are over. Needed with bf16 only,
+ * where sums of large batches would lose small gradients' bits to nothing. */
+DDP_API void ddp_reducer_set_count(ddp_reducer *reducer, int64_t count);
 /* Before the backward of this rank's shard number `shard` of the step, in order from 0. */
 DDP_CALL ddp_status ddp_reducer_begin(ddp_reducer *reducer, int64_t shard);
 /* A shard without samples: contributes zeros. Instead of backward, after begin. */

@@ -157,6 +157,8 @@ static const ddp_option comm_options[] = {
      "ddp: reduce during backward; sync: after it; naive: through rank 0"},
     {"allreduce", DDP_OPT_CHOICE, AT(comm.allreduce), 0, 0, "auto|shm|mpi|root|ring|tree|rhd", NULL,
      "Algorithm of gradient sums"},
+    {"grad-dtype", DDP_OPT_CHOICE, AT(run.grad_dtype), 0, 0, "fp32|bf16", NULL,
+     "What gradients travel as between ranks; bf16: half the bytes, rounded to 8 bits"},
     {"first-bucket-mb", DDP_OPT_DOUBLE, AT(reducer.first_bucket_mb), 1e-3, 65536, NULL, "MIB",
      "Size of the first gradient bucket"},
     {"bucket-cap-mb", DDP_OPT_DOUBLE, AT(reducer.bucket_cap_mb), 1e-3, 65536, NULL, "MIB",

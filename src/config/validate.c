@@ -44,6 +44,9 @@ static ddp_status check_comm(const ddp_config *config)
         return USAGE("option --loopback-ranks: found %" PRId64
                      " with another communicator, expected --comm loopback",
                      run->loopback_ranks);
+    if (run->grad_dtype == DDP_PRECISION_BF16 && run->strategy == DDP_STRATEGY_NAIVE)
+        return USAGE("option --grad-dtype: found bf16 with --strategy naive, which sends gradients "
+                     "as they are; expected ddp or sync");
     if (config->comm.allreduce == DDP_ALLREDUCE_SHM && !config->comm.shared_memory)
         return USAGE("option --allreduce: found shm with --no-shared-memory, expected another "
                      "algorithm");
@@ -186,6 +189,7 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
     run->batch_per_rank = 0;
     config->lr = scaled_lr(config);
     config->model.bf16 = run->precision == DDP_PRECISION_BF16;
+    config->reducer.grad_dtype = run->grad_dtype == DDP_PRECISION_BF16 ? DDP_BF16 : DDP_F32;
     return DDP_OK;
 }
 

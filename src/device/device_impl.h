@@ -61,6 +61,10 @@ typedef struct ddpi_op_ops {
     ddp_status (*accumulate)(ddp_stream *stream, const ddp_layout *layout, void *dst,
                              const void *src);
     ddp_status (*norm_running)(ddp_stream *stream, const ddp_norm_running_args *args);
+    ddp_status (*to_bf16)(ddp_stream *stream, uint16_t *dst, const float *src, size_t count,
+                          double scale);
+    ddp_status (*from_bf16)(ddp_stream *stream, float *dst, const uint16_t *src, size_t count,
+                            double scale);
     ddp_status (*sum_squares)(ddp_stream *stream, const float *src, size_t count, double scale,
                               double *sum_out);
     ddp_status (*label_rank)(ddp_stream *stream, const float *logits, const int32_t *labels,

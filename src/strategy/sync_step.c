@@ -104,6 +104,7 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     int64_t start = ddp_now_ns();
     s->grad_sq = 0;
     ddp_optim_begin(s->optim, lr, 1.0 / (double)count);
+    ddp_reducer_set_count(s->reducer, count);
     DDP_TRY(compute(s, loader, &word));
     DDP_TRY(s->ops->exchange(s, &mine));
     ddp_optim_end(s->optim);
@@ -121,6 +122,7 @@ ddp_status ddp_strategy_gradients(ddp_strategy *s, ddp_loader *loader, int64_t c
     ddpi_control_word word = {0};
     ddp_reducer_times times;
     ddp_reducer_on_update(s->reducer, NULL, NULL);
+    ddp_reducer_set_count(s->reducer, count);
     DDP_TRY(compute(s, loader, &word));
     DDP_TRY(ddp_reducer_gather(s->reducer, &times));
     ddp_reducer_on_update(s->reducer, ddpi_strategy_update, s);

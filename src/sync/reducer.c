@@ -38,6 +38,8 @@ struct ddp_reducer {
     bucket *buckets;
     int launched, settled;
     float *params, *grads; /* from the communicator */
+    uint16_t *packed;      /* the same for gradients that travel in bf16; NULL: they do not */
+    double count;          /* samples of the step's global batch */
     float *levels[MAX_LEVELS];
     int level_count;
     size_t length;
@@ -71,13 +73,34 @@ static ddp_status add_levels(ddp_reducer *r, ddp_range range)
     return DDP_OK;
 }
 
+/* What a bucket's reduction works on: the gradients, or what stands for them on their way. */
+static ddp_status pack(ddp_reducer *r, ddp_range range, void **buf_out)
+{
+    *buf_out = r->grads + range.lo;
+    if (r->packed == NULL)
+        return DDP_OK;
+    *buf_out = r->packed + range.lo;
+    return ddp_op_to_bf16(r->device, ddp_device_main_stream(r->device), r->packed + range.lo,
+                          r->grads + range.lo, range.hi - range.lo, 1.0 / r->count);
+}
+
+static ddp_status unpack(ddp_reducer *r, ddp_range owned)
+{
+    if (r->packed == NULL)
+        return DDP_OK;
+    return ddp_op_from_bf16(r->device, ddp_device_main_stream(r->device), r->grads + owned.lo,
+                            r->packed + owned.lo, owned.hi - owned.lo, r->count);
+}
+
 static ddp_status launch(ddp_reducer *r, int index)
 {
     ddp_range range = r->plan.ranges[index];
+    void *buf;
+    DDP_TRY(pack(r, range, &buf));
     ddp_coll coll = {.kind = DDP_COLL_REDUCE_OWNED,
-                     .dtype = DDP_F32,
+                     .dtype = r->opts.grad_dtype,
                      .op = DDP_REDUCE_SUM,
-                     .buf = r->grads + range.lo,
+                     .buf = buf,
                      .count = range.hi - range.lo,
                      .bucket = index,
                      .what = "gradients"};
@@ -102,6 +125,7 @@ static ddp_status update_bucket(ddp_reducer *r, int index)
     bool shared = owned.lo == range.lo && owned.hi == range.hi;
     int64_t start = ddp_now_ns();
     b->stage = STAGE_UPDATED;
+    DDP_TRY(unpack(r, owned));
     if (r->update != NULL)
         DDP_TRY(r->update(r->update_arg, owned, shared));
     r->times.update_ns += ddp_now_ns() - start;
@@ -284,6 +308,7 @@ ddp_status ddp_reducer_create(const ddp_reducer_opts *opts, ddp_param_table *tab
         r->device = device;
         r->comm = comm;
         r->length = ddp_param_table_length(table);
+        r->count = 1;
         st = alloc_all(r);
     }
     st = ddp_comm_agree(comm, st, "set up buckets");
@@ -294,6 +319,10 @@ ddp_status ddp_reducer_create(const ddp_reducer_opts *opts, ddp_param_table *tab
     r->params = memory;
     DDP_TRY_GOTO(st, ddp_comm_mem_alloc(comm, r->length * sizeof(float), &memory), err);
     r->grads = memory;
+    if (opts->grad_dtype == DDP_BF16) {
+        DDP_TRY_GOTO(st, ddp_comm_mem_alloc(comm, r->length * sizeof(uint16_t), &memory), err);
+        r->packed = memory;
+    }
     ddp_param_table_on_ready(table, on_param_ready, r);
     *reducer_out = r;
     return DDP_OK;
@@ -307,6 +336,7 @@ void ddp_reducer_destroy(ddp_reducer *r)
     if (r == NULL)
         return;
     ddp_param_table_on_ready(r->table, NULL, NULL);
+    ddp_comm_mem_free(r->comm, r->packed);
     ddp_comm_mem_free(r->comm, r->grads);
     ddp_comm_mem_free(r->comm, r->params);
     for (int i = 0; i < r->level_count; i++)
@@ -324,6 +354,12 @@ float *ddp_reducer_params(ddp_reducer *r)
 float *ddp_reducer_grads(ddp_reducer *r)
 {
     return r->target != NULL ? r->target : r->grads;
+}
+
+void ddp_reducer_set_count(ddp_reducer *r, int64_t count)
+{
+    DDP_ASSERT(count >= 1);
+    r->count = (double)count;
 }
 
 void ddp_reducer_on_update(ddp_reducer *r, ddp_reducer_update_fn fn, void *arg)

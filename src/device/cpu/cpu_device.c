@@ -220,6 +220,8 @@ static const ddpi_op_ops cpu_op_ops = {
     .accumulate = ddpi_cpu_accumulate,
     .sum_squares = ddpi_cpu_sum_squares,
     .norm_running = ddpi_cpu_norm_running,
+    .to_bf16 = ddpi_cpu_to_bf16,
+    .from_bf16 = ddpi_cpu_from_bf16,
     .label_rank = ddpi_cpu_label_rank,
 };
 

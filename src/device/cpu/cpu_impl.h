@@ -289,6 +289,10 @@ ddp_status ddpi_cpu_accumulate(ddp_stream *stream, const ddp_layout *layout, voi
 ddp_status ddpi_cpu_sum_squares(ddp_stream *stream, const float *src, size_t count, double scale,
                                 double *sum_out);
 ddp_status ddpi_cpu_norm_running(ddp_stream *stream, const ddp_norm_running_args *args);
+ddp_status ddpi_cpu_to_bf16(ddp_stream *stream, uint16_t *dst, const float *src, size_t count,
+                            double scale);
+ddp_status ddpi_cpu_from_bf16(ddp_stream *stream, float *dst, const uint16_t *src, size_t count,
+                              double scale);
 ddp_status ddpi_cpu_label_rank(ddp_stream *stream, const float *logits, const int32_t *labels,
                                int64_t n, int64_t classes, int32_t *rank_out);
 
