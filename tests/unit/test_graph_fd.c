@@ -32,6 +32,7 @@ static ddp_status build_shared(ddp_model_builder *builder, const ddp_model_opts 
         {.type = "add", .name = "a2", .input = "c3", .input2 = "r2"},
         {.type = "relu", .name = "r3"},
         {.type = "add", .name = "a3", .input = "r2", .input2 = "r3"},
+        {.type = "dropout", .name = "d", .rate = 0.3},
         {.type = "globalavgpool", .name = "g"},
         {.type = "flatten", .name = "f"},
         {.type = "linear", .name = "l", .out = opts->classes, DRAW(0.5)},
@@ -153,6 +154,35 @@ static void recomputed_graphs_give_the_same_bits(void **state)
     }
 }
 
+/* What dropout leaves depends on the samples' numbers and the seed, not on their places. */
+static void dropout_follows_the_sample(void **state)
+{
+    (void)state;
+    const ddp_model_def def = {"shared", "", build_shared};
+    const ddp_model_opts opts = {.input_shape = {3, {CHANNELS, SIDE, SIDE}}, .classes = CLASSES};
+    const int64_t numbers[] = {40, 7, 7}, others[] = {41};
+    model_fixture f;
+    float *inputs;
+    int32_t *labels;
+    fixture_open(&f, &def, &opts, DDP_CONV_DIRECT, 1);
+    fixture_samples(5, CHANNELS * SIDE * SIDE, 1, CLASSES, &inputs, &labels);
+    CHECK_OK(ddp_param_table_init(f.device, f.table, 3, f.params));
+    ddp_model_input input = {.inputs = inputs, .labels = labels, .count = 1, .seed = 9};
+    const double plain = fixture_loss(&f, &input);
+    input.sample_ids = numbers + 1;
+    const double seven = fixture_loss(&f, &input);
+    input.sample_ids = numbers + 2;
+    assert_true(fixture_loss(&f, &input) == seven);
+    input.sample_ids = others;
+    assert_true(fixture_loss(&f, &input) != seven);
+    input.sample_ids = numbers + 1;
+    input.seed = 10;
+    assert_true(fixture_loss(&f, &input) != seven && plain != seven);
+    ddp_free(inputs);
+    ddp_free(labels);
+    fixture_close(&f);
+}
+
 static ddp_layer_spec bad_end; /* of the model that build_bad() makes */
 
 static ddp_status build_bad(ddp_model_builder *builder, const ddp_model_opts *opts)
@@ -180,6 +210,7 @@ static void bad_graphs_are_refused(void **state)
         {{.type = "add", .name = "a", .input = "a", .input2 = "c1"}, "there is no layer a before"},
         {{.type = "flatten", .name = "f", .input = "c1"}, "layer c2 (conv2d): no layer reads"},
         {{.type = "batchnorm", .name = "n", .eps = -1}, "layer n (batchnorm)"},
+        {{.type = "dropout", .name = "d", .rate = 1}, "layer d (dropout)"},
     };
     const ddp_model_def def = {"bad", "", build_bad};
     const ddp_model_opts opts = {.input_shape = {3, {1, 8, 8}}, .classes = 4 * 6 * 6};
@@ -200,6 +231,7 @@ int main(void)
         cmocka_unit_test(shared_outputs_sum_their_gradients),
         cmocka_unit_test(shortcuts_of_every_kind),
         cmocka_unit_test(recomputed_graphs_give_the_same_bits),
+        cmocka_unit_test(dropout_follows_the_sample),
         cmocka_unit_test(bad_graphs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,7 +93,7 @@ static void an_unknown_type_lists_the_known_ones(void **state)
     const ddp_layer_spec layer = {.type = "convv2d", .name = "conv1", .out = 3};
     CHECK_FAILS(create_custom(&layer, 1), DDP_ERR_UNSUPPORTED,
                 "layer conv1: there is no layer type 'convv2d' (there are: conv2d, linear, relu, "
-                "avgpool, maxpool, globalavgpool, flatten, batchnorm, add)");
+                "avgpool, maxpool, globalavgpool, flatten, batchnorm, add, dropout)");
     const ddp_layer_spec untyped = {.name = "conv1"};
     CHECK_FAILS(create_custom(&untyped, 1), DDP_ERR_UNSUPPORTED, "layer type ''");
 }
