@@ -19,6 +19,7 @@
 enum { BATCH = 6, CLASSES = 5, DIRECTIONS = 6, SIDE = 11, CHANNELS = 3 };
 static const double STEP_LENGTHS[] = {0.008, 0.002, 0.0005};
 static const double TOLERANCE = 0.02;
+static const int64_t SAMPLE_IDS[BATCH] = {0, 1, 2, 3, 4, 5};
 
 #define DRAW(width) .weight_init = {DDP_INIT_UNIFORM, (width)}, .bias_init = {DDP_INIT_UNIFORM, 0.2}
 
@@ -99,7 +100,8 @@ static inline void check_model(const char *name,
     int32_t *labels;
     fixture_open(&f, &def, &opts, algo, BATCH);
     fixture_samples(5, CHANNELS * SIDE * SIDE, BATCH, CLASSES, &inputs, &labels);
-    const ddp_model_input input = {.inputs = inputs, .labels = labels, .count = BATCH};
+    const ddp_model_input input = {
+        .inputs = inputs, .labels = labels, .count = BATCH, .sample_ids = SAMPLE_IDS};
     CHECK_OK(ddp_param_table_init(f.device, f.table, 3, f.params));
     CHECK_OK(ddp_alloc_bytes(f.bytes, 1, (void **)(void *)&start));
     CHECK_OK(ddp_alloc_bytes(f.bytes, 1, (void **)(void *)&direction));

@@ -98,7 +98,7 @@ typedef struct ddp_model_input {
     /* With both, a sample's loss is mix * that of labels + (1 - mix) * that of labels2. */
     const int32_t *labels2;
     const float *mix;
-    const int64_t *sample_ids; /* [count], for dropout's generator; NULL: 0, 1, ... */
+    const int64_t *sample_ids; /* [count], for dropout's generator; only needed there */
     uint64_t seed;             /* for dropout: of the run and the epoch */
 } ddp_model_input;
 

@@ -27,6 +27,9 @@ static ddp_op_args args_of(const ddpi_layer *base, const ddpi_pass *pass)
 static ddp_status forward(ddpi_layer *base, ddpi_layer_plan *plan, const ddpi_pass *pass)
 {
     const ddp_op_args args = args_of(base, pass);
+    if (args.sample_ids == NULL && plan->training)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "layer %s: dropout needs the samples' numbers",
+                        base->spec.name);
     return ddp_op_run(ddpi_op_layer_plan_op(plan), DDP_PASS_FORWARD, pass->stream, &args);
 }
 

@@ -40,6 +40,7 @@ typedef struct ddpi_layer_plan {
     ddp_layout *dst; /* borrowed from the plan */
     size_t workspace_bytes, scratch_bytes;
     const char *impl;
+    bool training;
     /* What backward reads besides diff_dst; what it does not read need not be kept. */
     bool reads_src[DDPI_MAX_SOURCES], reads_dst;
     /* Backward takes a second gradient of dst and sums both on its way. */

@@ -270,7 +270,7 @@ static ddp_status forward(ddpi_layer *base, ddpi_layer_plan *plan, const ddpi_pa
     norm_layer *layer = norm_of(base);
     ddp_op_plan *op = ddpi_op_layer_plan_op(plan);
     ddp_op_args args = ddpi_op_layer_args(&layer->op, pass);
-    const bool training = plan->workspace_bytes > 0;
+    const bool training = plan->training;
     if (training && !pass->replay)
         layer->count = (double)(pass->input->count * layer->pixels);
     ddp_norm_state state = state_of(layer, plan, pass);

@@ -126,6 +126,7 @@ ddp_status ddpi_op_layer_plan(ddpi_layer *base, const ddpi_plan_opts *opts,
     plan->base.workspace_bytes = ddp_op_plan_workspace_bytes(plan->op);
     plan->base.scratch_bytes = ddp_op_plan_scratch_bytes(plan->op);
     plan->base.impl = ddp_op_plan_impl(plan->op);
+    plan->base.training = opts->training;
     plan->base.reads_src[0] = layer->reads_src;
     plan->base.reads_dst = layer->reads_dst;
     plan->base.diff_dst_becomes = DDPI_NO_SOURCE;

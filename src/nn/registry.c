@@ -5,9 +5,9 @@
 #include "nn/layer_impl.h"
 
 static const ddpi_layer_ops *const types[] = {
-    &ddpi_layer_conv2d,  &ddpi_layer_linear,    &ddpi_layer_relu,
-    &ddpi_layer_avgpool, &ddpi_layer_maxpool,   &ddpi_layer_globalavgpool,
-    &ddpi_layer_flatten, &ddpi_layer_batchnorm, &ddpi_layer_add,
+    &ddpi_layer_conv2d,  &ddpi_layer_linear,        &ddpi_layer_relu,    &ddpi_layer_avgpool,
+    &ddpi_layer_maxpool, &ddpi_layer_globalavgpool, &ddpi_layer_flatten, &ddpi_layer_batchnorm,
+    &ddpi_layer_add,     &ddpi_layer_dropout,
 };
 enum { TYPE_COUNT = sizeof types / sizeof types[0] };
 

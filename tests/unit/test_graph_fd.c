@@ -123,7 +123,8 @@ static float *gradients(ddp_status (*build)(ddp_model_builder *, const ddp_model
     int32_t *labels;
     fixture_open(&f, &def, &opts, DDP_CONV_DIRECT, BATCH);
     fixture_samples(5, CHANNELS * SIDE * SIDE, BATCH, CLASSES, &inputs, &labels);
-    const ddp_model_input input = {.inputs = inputs, .labels = labels, .count = BATCH};
+    const ddp_model_input input = {
+        .inputs = inputs, .labels = labels, .count = BATCH, .sample_ids = SAMPLE_IDS};
     CHECK_OK(ddp_param_table_init(f.device, f.table, 3, f.params));
     fixture_loss(&f, &input);
     CHECK_OK(ddp_model_backward(f.model));
@@ -168,7 +169,10 @@ static void dropout_follows_the_sample(void **state)
     fixture_samples(5, CHANNELS * SIDE * SIDE, 1, CLASSES, &inputs, &labels);
     CHECK_OK(ddp_param_table_init(f.device, f.table, 3, f.params));
     ddp_model_input input = {.inputs = inputs, .labels = labels, .count = 1, .seed = 9};
-    const double plain = fixture_loss(&f, &input);
+    double plain;
+    CHECK_FAILS(ddp_model_forward(f.model, &input, &plain), DDP_ERR_INTERNAL, "numbers");
+    input.sample_ids = numbers;
+    plain = fixture_loss(&f, &input);
     input.sample_ids = numbers + 1;
     const double seven = fixture_loss(&f, &input);
     input.sample_ids = numbers + 2;
