@@ -50,7 +50,7 @@ typedef struct ddp_run_opts {
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks;
     int device, comm, strategy, lr_scale, log_level, precision, grad_dtype;
-    double lr_base_batch, val_split, comm_timeout;
+    double lr_base_batch, val_split, comm_timeout, mixup;
     bool drop_last, eval_only, init_partial, quiet, sync_bn;
 } ddp_run_opts;
 

@@ -87,7 +87,8 @@ static ddp_status open_loader(ddpi_run *run)
                             .shard_count = shards,
                             .workers = run->config.workers,
                             .ring = run->config.workers > 0 ? RING_WITH_WORKERS : RING_WITHOUT,
-                            .transform = run->data.train_transform};
+                            .transform = run->data.train_transform,
+                            .mixup = run->config.run.mixup};
 
     return ddp_loader_create(&opts, run->data.train, run->net.device, &run->net.loader);
 }

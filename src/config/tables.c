@@ -51,6 +51,9 @@ static const ddp_option data_options[] = {
      "Change training images at random: crop[:PADDING] or rrc[:SIZE] (random resized crop), flip, "
      "cutout[:SIDE], with commas between; or none. Where images differ in size, rrc,flip unless "
      "given"},
+    {"mixup", DDP_OPT_DOUBLE, AT(run.mixup), 0, 1e3, NULL, "ALPHA",
+     "Mix every training image and label with another of its batch, weights drawn from "
+     "Beta(ALPHA, ALPHA); 0: not"},
     {"input-size", DDP_OPT_INT, AT(transform.input_size), 0, 16384, NULL, "N",
      "Height and width of the images that the model gets; 0: --augment rrc:N, --eval-crop, the "
      "images' own, or 224 where they differ"},

@@ -98,6 +98,8 @@ static ddp_status run_training_loss(const ddp_model *model, const ddpi_plan_set 
         .workspace = buffer(model, set, step->workspace),
         .scratch = buffer(model, set, step->scratch),
         .labels = input->labels,
+        .labels2 = input->labels2,
+        .mix = input->mix,
         .loss = model->loss,
     };
     return run_loss(model, set, &args, loss_out);

@@ -18,6 +18,11 @@ train images-1 1 "${lenet[@]}" --augment crop:3,flip,cutout:8 --workers 0
 train images-2 2 "${lenet[@]}" --augment crop:3,flip,cutout:8 --workers 2
 same_curve images-2 images-1 20 1e-5
 differs images-1 plain
+mixed=(--augment crop:3,flip,cutout:8 --mixup 0.4 --label-smoothing 0.1)
+train mixed-1 1 "${lenet[@]}" "${mixed[@]}"
+train mixed-3 3 "${lenet[@]}" "${mixed[@]}" --workers 2
+same_curve mixed-3 mixed-1 20 1e-5
+differs mixed-1 images-1
 
 # Another size than the data set's, in training and in evaluation, from a data set without images to lend.
 sized=(--input-shape 3x20x24 --augment rrc:12,flip,cutout:3 --eval-resize 15 --max-steps 20)
