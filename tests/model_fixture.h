@@ -34,6 +34,7 @@ static inline void fixture_open(model_fixture *f, const ddp_model_def *def,
 {
     ddp_device_opts device_opts = DDP_DEVICE_OPTS_DEFAULTS;
     device_opts.conv_algo = algo;
+    device_opts.emulate_bf16 = true; /* matters to models that ask for bf16 */
     *f = (model_fixture){0};
     CHECK_OK(ddp_device_open(ddp_device_cpu(), &device_opts, &f->device));
     CHECK_OK(ddp_model_create(def, opts, f->device, &f->model));

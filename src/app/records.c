@@ -223,9 +223,10 @@ static void print_target(const ddpi_run *run)
         ddp_log_print("target accuracy %g not reached", target);
 }
 
-static void print_end(const ddpi_run *run)
+static void print_end(const ddpi_run *run, int64_t rss)
 {
     const ddp_run_summary *s = &run->summary;
+    int digits = s->images_per_s < 100 ? 2 : 0;
 
     if (run->net.val != NULL)
         ddp_log_print("validation accuracy %.4f (%" PRId64 " of %" PRId64 ")",
@@ -233,10 +234,11 @@ static void print_end(const ddpi_run *run)
     ddp_log_print("test accuracy %.4f (%" PRId64 " of %" PRId64 ")",
                   share(s->test.top1, s->test.count), s->test.top1, s->test.count);
     if (run->config.run.eval_only)
-        ddp_log_print("%.0f images/s, %.1f s", s->images_per_s, s->seconds);
+        ddp_log_print("%.*f images/s, %.1f s", digits, s->images_per_s, s->seconds);
     else
-        ddp_log_print("%.0f images/s (median step), %" PRId64 " steps, %.1f s", s->images_per_s,
-                      s->steps, s->seconds);
+        ddp_log_print("%.*f images/s (median step), %" PRId64 " steps, %.1f s", digits,
+                      s->images_per_s, s->steps, s->seconds);
+    ddp_log_print("peak memory of a rank: %.0f MiB", (double)rss / (1 << 20));
     print_target(run);
     ddp_log_print("run directory %s", run->dir);
 }
@@ -249,6 +251,6 @@ ddp_status ddpi_run_finish(ddpi_run *run)
     if (run->rank != 0)
         return DDP_OK;
     DDP_TRY(write_summary(run, rss));
-    print_end(run);
+    print_end(run, rss);
     return DDP_OK;
 }

@@ -48,12 +48,26 @@ static const char *impl_of(const ddp_model *model, int index)
     return model->sets == NULL ? "-" : model->sets->plans[index]->impl;
 }
 
-static void append_memory(text *out, const ddpi_plan_set *set)
+/* Operations of all steps over those of a pass that keeps everything. */
+static double repeated_share(const ddp_model *model, const ddpi_plan_set *set)
+{
+    double replayed = 0, all = 0;
+    for (int i = 0; i < model->node_count; i++)
+        all += model->nodes[i].flops[0] + model->nodes[i].flops[1];
+    for (int i = 0; i < set->schedule.step_count; i++)
+        if (set->schedule.steps[i].kind == DDPI_STEP_REPLAY)
+            replayed += model->nodes[set->schedule.steps[i].node].flops[0];
+    return all > 0 ? replayed / all : 0;
+}
+
+static void append_memory(text *out, const ddp_model *model, const ddpi_plan_set *set)
 {
     append(out, "activations for %lld samples (%s): %.2f MiB", (long long)set->batch,
            set->training ? "training" : "inference", (double)set->bytes / (1 << 20));
+    if (set->training && model->opts.recompute != DDP_RECOMPUTE_NONE)
+        append(out, ", with %.1f%% more operations", 100 * repeated_share(model, set));
     if (set->segments > 0)
-        append(out, ", recomputed in %d segments", set->segments);
+        append(out, " in %d segments", set->segments);
     append(out, "\n");
 }
 
@@ -79,7 +93,7 @@ ddp_status ddp_model_summary(const ddp_model *model, char **text_out)
            (long long)elements, ddp_model_forward_flops(model) / 1e6,
            ddp_model_train_flops(model) / 1e6);
     for (const ddpi_plan_set *set = model->sets; set != NULL; set = set->next)
-        append_memory(&out, set);
+        append_memory(&out, model, set);
     *text_out = out.start;
     return DDP_OK;
 }
