@@ -29,8 +29,11 @@ static void open_checks_its_options(void **state)
     opts.threads = 0;
     CHECK_FAILS(ddp_device_open(ddp_device_cpu(), &opts, &device), DDP_ERR_USAGE, "threads");
     opts.threads = 1;
-    opts.conv_algo = (ddp_conv_algo)7;
-    CHECK_FAILS(ddp_device_open(ddp_device_cpu(), &opts, &device), DDP_ERR_USAGE, "algorithm");
+    const int wrong[] = {-1, DDP_CONV_ALGO_COUNT};
+    for (int i = 0; i < 2; i++) {
+        opts.conv_algo = (ddp_conv_algo)wrong[i];
+        CHECK_FAILS(ddp_device_open(ddp_device_cpu(), &opts, &device), DDP_ERR_USAGE, "algorithm");
+    }
     device = open_cpu(DDP_CONV_AUTO, NULL, 1);
     assert_string_equal(ddp_device_name(device), "cpu");
     assert_non_null(strstr(ddp_device_describe(device), "oneDNN"));

@@ -23,10 +23,11 @@ enum {
     CHOICE_COUNT = CHOICE_WINOGRAD + 8
 };
 
-#define PASSES     3
-#define ALL_PASSES 7u
-#define TIMED_RUNS 2 /* the first one warms up; the better one counts */
-#define FEW_IMAGES DDPI_BATCH_LANES
+#define PASSES      3
+#define ALL_PASSES  7u
+#define TIMED_RUNS  2 /* the first one warms up; the better one counts */
+#define FEW_IMAGES  DDPI_BATCH_LANES
+#define TIMED_FLOPS 0.8e9 /* of a forward pass; fewer images have to do beyond it */
 /* Winograd transforms the weights once for a batch: where it loses on few images, more decide. */
 #define MANY_IMAGES 32
 /* A kind that takes this much longer than the best one so far needs no further run. */
@@ -37,6 +38,9 @@ enum {
 /* Blocks of images leave the layers around without padded channels and take 2x2 pooling at full
  * width, which a layer's own time does not show: they win unless another kind is clearly faster. */
 #define BATCH_BONUS 0.8
+/* Plain images, which matrix products leave behind, don't suit the layers around: they lose unless
+ * they are clearly faster. */
+#define GEMM_MALUS 1.15
 
 static ddp_status create_batch_or_gemm(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out)
 {
@@ -163,13 +167,12 @@ typedef struct contest {
     unsigned able, faster;
 } contest;
 
-static ddp_status compare_library(const ddpi_plan_parts *parts, int64_t images, int64_t best_ns,
-                                  contest *out)
+static ddp_status compare_library(const ddpi_plan_parts *parts, int64_t images, contest *out)
 {
     ddpi_plan_parts few;
     int64_t winograd_ns[PASSES];
     DDP_TRY(cut_batch(parts, images, &few));
-    ddp_status st = time_kind(KIND_DIRECT, &few, best_ns, out->ns);
+    ddp_status st = time_kind(KIND_DIRECT, &few, NEVER_NS, out->ns);
     few.winograd = ALL_PASSES;
     if (st == DDP_OK)
         st = time_kind(KIND_DIRECT, &few, sum_of(out->ns), winograd_ns);
@@ -185,51 +188,74 @@ static ddp_status compare_library(const ddpi_plan_parts *parts, int64_t images, 
     return DDP_OK;
 }
 
-static ddp_status time_library(const ddpi_plan_parts *parts, int64_t best_ns, int64_t *ns_out,
+static ddp_status time_library(const ddpi_plan_parts *parts, int64_t images, int64_t *ns_out,
                                unsigned *winograd_out)
 {
     contest few;
-    DDP_TRY(compare_library(parts, FEW_IMAGES, best_ns, &few));
+    DDP_TRY(compare_library(parts, images, &few));
     *ns_out = sum_of(few.ns);
     *winograd_out = few.faster;
-    if (few.faster != few.able && parts->src->shape.dims[0] > FEW_IMAGES) {
+    if (few.faster != few.able && parts->src->shape.dims[0] > images) {
         contest many;
-        DDP_TRY(compare_library(parts, MANY_IMAGES, NEVER_NS, &many));
+        DDP_TRY(compare_library(parts, MANY_IMAGES, &many));
         *winograd_out = many.faster;
     }
     return DDP_OK;
 }
 
-static ddp_status time_own(int kind, const ddpi_plan_parts *parts, int64_t best_ns, int64_t *ns_out)
+/* One of our own kinds; its time is scaled to as many images. Blocks of images want to be full. */
+static ddp_status time_own(int kind, const ddpi_plan_parts *parts, int64_t images, int64_t best_ns,
+                           int64_t *ns_out)
 {
     ddpi_plan_parts few;
     int64_t ns[PASSES];
-    DDP_TRY(cut_batch(parts, FEW_IMAGES, &few));
+    DDP_TRY(cut_batch(parts, kind == KIND_BATCH ? FEW_IMAGES : images, &few));
+    const double scale = (double)few.src->shape.dims[0] / (double)images;
     ddp_status st = DDP_OK;
     *ns_out = NEVER_NS;
     if (kind != KIND_BATCH || ddpi_conv_batch_fits(&few)) {
-        st = time_kind(kind, &few, best_ns, ns);
-        if (st == DDP_OK)
-            *ns_out = sum_of(ns);
+        st = time_kind(kind, &few, (int64_t)((double)best_ns * scale), ns);
+        if (st == DDP_OK && sum_of(ns) < NEVER_NS)
+            *ns_out = (int64_t)((double)sum_of(ns) / scale);
     }
     ddp_layout_unref(few.src);
     return st;
+}
+
+/* So many that the work is worth timing, and no more. */
+static ddp_status images_to_time(const ddpi_plan_parts *parts, int64_t *images_out)
+{
+    const int64_t n = parts->src->shape.dims[0];
+    double flops;
+    DDP_TRY(ddp_op_flops(parts->desc, &parts->src->shape, &flops));
+    const int64_t images = (int64_t)(TIMED_FLOPS * (double)n / flops) + 1;
+    *images_out = ddpi_min(ddpi_min(images, FEW_IMAGES), n);
+    return DDP_OK;
+}
+
+static long long shown(int64_t ns)
+{
+    return ns < NEVER_NS ? (long long)ns / 1000 : -1;
 }
 
 static ddp_status time_kinds(const ddpi_plan_parts *parts, int *choice_out)
 {
     int64_t ns[KIND_COUNT];
     unsigned winograd;
-    DDP_TRY(time_own(KIND_BATCH, parts, NEVER_NS, &ns[KIND_BATCH]));
-    DDP_TRY(time_library(parts, ns[KIND_BATCH], &ns[KIND_DIRECT], &winograd));
-    DDP_TRY(time_own(KIND_GEMM, parts, ddpi_min(ns[KIND_BATCH], ns[KIND_DIRECT]), &ns[KIND_GEMM]));
-    ddp_debug("convolution timed: oneDNN %lld us (Winograd in passes 0x%x), gemm %lld us, batch "
-              "%lld us",
-              (long long)ns[KIND_DIRECT] / 1000, winograd, (long long)ns[KIND_GEMM] / 1000,
-              (long long)(ns[KIND_BATCH] < NEVER_NS ? ns[KIND_BATCH] / 1000 : -1));
+    int64_t images;
+    DDP_TRY(images_to_time(parts, &images));
+    DDP_TRY(time_library(parts, images, &ns[KIND_DIRECT], &winograd));
+    DDP_TRY(time_own(KIND_BATCH, parts, images, ns[KIND_DIRECT], &ns[KIND_BATCH]));
+    const int64_t best_ns = ddpi_min(ns[KIND_BATCH], ns[KIND_DIRECT]);
+    DDP_TRY(time_own(KIND_GEMM, parts, images, best_ns, &ns[KIND_GEMM]));
+    ddp_debug("convolution timed, in us (-1: given up): oneDNN %lld (Winograd in passes 0x%x), "
+              "gemm %lld, batch %lld",
+              shown(ns[KIND_DIRECT]), winograd, shown(ns[KIND_GEMM]), shown(ns[KIND_BATCH]));
     if (ns[KIND_BATCH] < NEVER_NS)
         ns[KIND_BATCH] = (int64_t)((double)ns[KIND_BATCH] * BATCH_BONUS);
-    int best = KIND_GEMM;
+    if (ns[KIND_GEMM] < NEVER_NS)
+        ns[KIND_GEMM] = (int64_t)((double)ns[KIND_GEMM] * GEMM_MALUS);
+    int best = KIND_DIRECT;
     for (int kind = 0; kind < KIND_COUNT; kind++)
         if (ns[kind] < ns[best])
             best = kind;
