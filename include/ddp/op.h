@@ -203,6 +203,34 @@ typedef struct ddp_norm_running_args {
     float *running_mean, *running_var;
 } ddp_norm_running_args;
 
+typedef struct ddp_adam_args {
+    double lr, beta1, beta2, eps, weight_decay;
+    int64_t step; /* from 1 */
+    double inv_count;
+} ddp_adam_args;
+
+/* What a rule with two moments works on; m and v start as zeros. */
+typedef struct ddp_adam_span {
+    float *w;
+    const float *grad;
+    float *m, *v;
+    size_t count;
+} ddp_adam_span;
+
+/* With g = grad * inv_count: m = beta1 * m + (1 - beta1) * g, v = beta2 * v + (1 - beta2) * g^2,
+ * and the direction r = m / (1 - beta1^step) / (sqrt(v) / sqrt(1 - beta2^step) + eps). */
+typedef enum ddp_adam_pass {
+    DDP_ADAMW,        /* moments, then w -= lr * (weight_decay * w + r); adds g^2 to sums[0] */
+    DDP_LAMB_MOMENTS, /* moments only; adds g^2, w^2 and (r + weight_decay * w)^2 to sums[0 .. 2] */
+    DDP_LAMB_APPLY    /* w -= lr * (r + weight_decay * w) with the moments as they are */
+} ddp_adam_pass;
+
+/* One pass over memory. sums may be NULL. */
+DDP_CALL ddp_status ddp_op_adam(ddp_device *device, ddp_stream *stream, ddp_adam_pass pass,
+                                const ddp_adam_args *args, const ddp_adam_span *span, double *sums);
+/* dst += weight * (src - dst) over count elements. */
+DDP_CALL ddp_status ddp_op_average(ddp_device *device, ddp_stream *stream, float *dst,
+                                   const float *src, double weight, size_t count);
 /* dst += src over count elements. */
 DDP_CALL ddp_status ddp_op_add(ddp_device *device, ddp_stream *stream, float *dst, const float *src,
                                size_t count);

@@ -57,6 +57,10 @@ typedef struct ddpi_op_ops {
                            const ddp_op_args *args);
     ddp_status (*sgd)(ddp_stream *stream, const ddp_sgd_args *args, float *w, const float *grad,
                       float *buf, size_t count, double *grad_sq);
+    ddp_status (*adam)(ddp_stream *stream, ddp_adam_pass pass, const ddp_adam_args *args,
+                       const ddp_adam_span *span, double *sums);
+    ddp_status (*average)(ddp_stream *stream, float *dst, const float *src, double weight,
+                          size_t count);
     ddp_status (*add)(ddp_stream *stream, float *dst, const float *src, size_t count);
     ddp_status (*accumulate)(ddp_stream *stream, const ddp_layout *layout, void *dst,
                              const void *src);

@@ -171,6 +171,20 @@ ddp_status ddp_op_sgd(ddp_device *device, ddp_stream *stream, const ddp_sgd_args
     return device->ops->op->sgd(stream, args, w, grad, buf, count, grad_sq);
 }
 
+ddp_status ddp_op_adam(ddp_device *device, ddp_stream *stream, ddp_adam_pass pass,
+                       const ddp_adam_args *args, const ddp_adam_span *span, double *sums)
+{
+    DDP_ASSERT(stream->device == device && args->step >= 1);
+    return device->ops->op->adam(stream, pass, args, span, sums);
+}
+
+ddp_status ddp_op_average(ddp_device *device, ddp_stream *stream, float *dst, const float *src,
+                          double weight, size_t count)
+{
+    DDP_ASSERT(stream->device == device);
+    return device->ops->op->average(stream, dst, src, weight, count);
+}
+
 ddp_status ddp_op_add(ddp_device *device, ddp_stream *stream, float *dst, const float *src,
                       size_t count)
 {

@@ -281,13 +281,9 @@ DDP_INNER ddp_status ddpi_widened_create(const ddpi_plan_parts *parts, ddpi_plan
 
 /* diff[i] = 0 where value[i] <= 0. */
 void ddpi_relu_mask(int threads, float *diff, const float *value, size_t count);
-ddp_status ddpi_cpu_sgd(ddp_stream *stream, const ddp_sgd_args *args, float *w, const float *grad,
-                        float *buf, size_t count, double *grad_sq);
 ddp_status ddpi_cpu_add(ddp_stream *stream, float *dst, const float *src, size_t count);
 ddp_status ddpi_cpu_accumulate(ddp_stream *stream, const ddp_layout *layout, void *dst,
                                const void *src);
-ddp_status ddpi_cpu_sum_squares(ddp_stream *stream, const float *src, size_t count, double scale,
-                                double *sum_out);
 ddp_status ddpi_cpu_norm_running(ddp_stream *stream, const ddp_norm_running_args *args);
 ddp_status ddpi_cpu_to_bf16(ddp_stream *stream, uint16_t *dst, const float *src, size_t count,
                             double scale);
@@ -295,5 +291,16 @@ ddp_status ddpi_cpu_from_bf16(ddp_stream *stream, float *dst, const uint16_t *sr
                               double scale);
 ddp_status ddpi_cpu_label_rank(ddp_stream *stream, const float *logits, const int32_t *labels,
                                int64_t n, int64_t classes, int32_t *rank_out);
+
+/* ---- optimizers (cpu_optim.c) ---- */
+
+ddp_status ddpi_cpu_sgd(ddp_stream *stream, const ddp_sgd_args *args, float *w, const float *grad,
+                        float *buf, size_t count, double *grad_sq);
+ddp_status ddpi_cpu_adam(ddp_stream *stream, ddp_adam_pass pass, const ddp_adam_args *args,
+                         const ddp_adam_span *span, double *sums);
+ddp_status ddpi_cpu_average(ddp_stream *stream, float *dst, const float *src, double weight,
+                            size_t count);
+ddp_status ddpi_cpu_sum_squares(ddp_stream *stream, const float *src, size_t count, double scale,
+                                double *sum_out);
 
 #endif
