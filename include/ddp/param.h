@@ -48,6 +48,10 @@ DDP_CALL ddp_status ddp_param_table_add(ddp_param_table *table, const ddp_param 
                                         int *index_out);
 DDP_API int ddp_param_table_count(const ddp_param_table *table);
 DDP_API const ddp_param *ddp_param_table_at(const ddp_param_table *table, int index);
+/* Clears DDP_PARAM_TRAINABLE where a name matches one of the patterns (fnmatch, with commas
+ * between). DDP_ERR_USAGE if a pattern matches nothing, or if nothing is left to train. Before
+ * anybody reads the flags. */
+DDP_CALL ddp_status ddp_param_table_freeze(ddp_param_table *table, const char *patterns);
 /* -1 if there is none. */
 DDP_API int ddp_param_table_find(const ddp_param_table *table, const char *name);
 /* Length of the flat buffers in f32 elements. */

@@ -1,40 +1,73 @@
-/* optim.c - what all optimizers share: checking, state buffers, the step's scalars.
+/* optim.c - what all optimizers share: checking, state buffers, the step's scalars, and the walk
+ * over the segments of a range.
  *
  * State buffers are as long as the flat parameter buffer on every rank, although a rank that owns a
  * slice touches only that slice of them: pages that are never touched cost nothing, and any change
  * of ownership needs no reallocation. One thread. */
-#include "optim/optim_impl.h"
+#include <math.h>
+#include <string.h>
 
 #include "ddp/memory.h"
+#include "optim/optim_impl.h"
 
-static const ddpi_optim_ops *const optimizers[] = {[DDP_OPTIM_SGD] = &ddpi_optim_sgd};
+static const ddpi_optim_ops *const optimizers[] = {
+    [DDP_OPTIM_SGD] = &ddpi_optim_sgd,
+    [DDP_OPTIM_ADAMW] = &ddpi_optim_adamw,
+    [DDP_OPTIM_LARS] = &ddpi_optim_lars,
+    [DDP_OPTIM_LAMB] = &ddpi_optim_lamb,
+};
+
+/* ---- life ---- */
+
+ddp_status ddp_optim_check(const ddp_optim_opts *opts)
+{
+    if (opts->kind < 0 || (size_t)opts->kind >= sizeof optimizers / sizeof *optimizers)
+        return DDP_FAIL(DDP_ERR_USAGE, "optimizer number %d is not known", opts->kind);
+    if (!(opts->ema >= 0 && opts->ema < 1))
+        return DDP_FAIL(DDP_ERR_USAGE, "option --ema: found %g, expected less than 1", opts->ema);
+    DDP_TRY(optimizers[opts->kind]->check(opts));
+    return ddpi_groups_check(opts);
+}
+
+static ddp_status alloc_flat(ddp_optim *optim, float **flat_out)
+{
+    void *memory;
+    DDP_TRY(ddp_device_alloc(optim->device, optim->length * sizeof(float), &memory));
+    *flat_out = memory;
+    return DDP_OK;
+}
+
+static ddp_status allocate(ddp_optim *optim, const ddp_param_table *table)
+{
+    bool adapts = optim->ops->norms != DDPI_NORMS_NONE;
+    DDP_TRY(ddpi_segments_make(&optim->opts, table, adapts, &optim->segments));
+    optim->opts.groups = NULL; /* the caller's */
+    optim->sum_count = DDPI_SUM_NORMS + 2 * (size_t)optim->segments.norms;
+    DDP_TRY(DDP_ALLOC(optim->sums, optim->sum_count));
+    int want = optim->ops->slots(&optim->opts);
+    DDP_ASSERT(want <= DDPI_OPTIM_MAX_SLOTS);
+    for (; optim->slot_count < want; optim->slot_count++)
+        DDP_TRY(alloc_flat(optim, &optim->slots[optim->slot_count]));
+    return optim->opts.ema > 0 ? alloc_flat(optim, &optim->average) : DDP_OK;
+}
 
 ddp_status ddp_optim_create(const ddp_optim_opts *opts, ddp_device *device,
                             const ddp_param_table *table, ddp_optim **optim_out)
 {
-    if (opts->kind < 0 || (size_t)opts->kind >= sizeof optimizers / sizeof *optimizers)
-        return DDP_FAIL(DDP_ERR_USAGE, "optimizer number %d is not known", opts->kind);
-    const ddpi_optim_ops *ops = optimizers[opts->kind];
-    DDP_TRY(ops->check(opts));
     ddp_optim *optim;
+    DDP_TRY(ddp_optim_check(opts));
     DDP_TRY(DDP_ALLOC(optim, 1));
-    optim->ops = ops;
+    optim->ops = optimizers[opts->kind];
     optim->opts = *opts;
     optim->device = device;
     optim->length = ddp_param_table_length(table);
-    int want = ops->slots(opts);
-    DDP_ASSERT(want <= DDPI_OPTIM_MAX_SLOTS);
-    ddp_status st = DDP_OK;
-    for (int i = 0; i < want; i++) {
-        void *slot;
-        DDP_TRY_GOTO(st, ddp_device_alloc(device, optim->length * sizeof(float), &slot), err);
-        optim->slots[optim->slot_count++] = slot;
+    ddp_status st = allocate(optim, table);
+    if (st != DDP_OK) {
+        ddp_optim_destroy(optim);
+        return st;
     }
     *optim_out = optim;
     return DDP_OK;
-err:
-    ddp_optim_destroy(optim);
-    return st;
 }
 
 void ddp_optim_destroy(ddp_optim *optim)
@@ -43,25 +76,204 @@ void ddp_optim_destroy(ddp_optim *optim)
         return;
     for (int i = 0; i < optim->slot_count; i++)
         ddp_device_free(optim->device, optim->slots[i], optim->length * sizeof(float));
+    if (optim->average != NULL)
+        ddp_device_free(optim->device, optim->average, optim->length * sizeof(float));
+    ddpi_segments_free(&optim->segments);
+    ddp_free(optim->sums);
     ddp_free(optim);
+}
+
+/* ---- a step ---- */
+
+static ddpi_round first_round(const ddp_optim *optim)
+{
+    const ddp_optim_opts *o = &optim->opts;
+    if (o->clip_grad_norm > 0 || o->skip_nonfinite || optim->ops->norms == DDPI_NORMS_GRADIENT)
+        return DDPI_ROUND_GRADIENT;
+    return optim->ops->norms == DDPI_NORMS_DIRECTION ? DDPI_ROUND_DIRECTION : DDPI_ROUND_NONE;
 }
 
 void ddp_optim_begin(ddp_optim *optim, double lr, double inv_count)
 {
     optim->lr = lr;
     optim->inv_count = inv_count;
+    optim->clip = 1;
+    optim->round = first_round(optim);
+    optim->vetoed = false;
+    memset(optim->sums, 0, optim->sum_count * sizeof *optim->sums);
+}
+
+bool ddp_optim_measures(const ddp_optim *optim)
+{
+    return first_round(optim) != DDPI_ROUND_NONE;
+}
+
+/* The next piece that the optimizer works on, from *segment on; false at the end of the range. */
+static bool next_piece(const ddp_optim *optim, ddp_range range, int *segment, ddpi_piece *piece)
+{
+    for (; *segment < optim->segments.count; ++*segment) {
+        const ddpi_segment *s = &optim->segments.items[*segment];
+        if (s->frozen || s->hi <= range.lo)
+            continue;
+        if (s->lo >= range.hi)
+            return false;
+        size_t lo = s->lo > range.lo ? s->lo : range.lo;
+        size_t hi = s->hi < range.hi ? s->hi : range.hi;
+        piece->segment = s;
+        piece->offset = lo;
+        piece->count = hi - lo;
+        piece->rate = optim->lr * s->lr_scale;
+        ++*segment;
+        return true;
+    }
+    return false;
+}
+
+static double *norms_of(ddp_optim *optim, const ddpi_segment *segment)
+{
+    return optim->sums + DDPI_SUM_NORMS + 2 * segment->norm;
+}
+
+/* Parameters or gradients that are all 0 have no direction of their own: they get the plain rate.
+ */
+static double ratio_of(ddp_optim *optim, const ddpi_segment *segment)
+{
+    if (segment->norm < 0)
+        return 1;
+    const double *sums = norms_of(optim, segment);
+    double w = sqrt(sums[0]), other = sqrt(sums[1]);
+    return w > 0 && other > 0 ? optim->ops->ratio(optim, segment, w, other) : 1;
+}
+
+/* The average starts as the parameters are before the first update. */
+static ddp_status start_average(ddp_optim *optim, ddp_stream *stream, const float *params,
+                                ddp_range range)
+{
+    if (optim->average == NULL || optim->steps > 0)
+        return DDP_OK;
+    return ddp_device_copy(optim->device, stream, optim->average + range.lo, params + range.lo,
+                           (range.hi - range.lo) * sizeof(float), DDP_COPY_ON_DEVICE);
 }
 
 ddp_status ddp_optim_update(ddp_optim *optim, ddp_stream *stream, float *params, const float *grads,
                             ddp_range range, double *grad_sq)
 {
     DDP_ASSERT(range.lo <= range.hi && range.hi <= optim->length);
-    if (range.lo == range.hi)
+    if (range.lo == range.hi || optim->vetoed)
         return DDP_OK;
-    return optim->ops->update(optim, stream, params, grads, range, grad_sq);
+    if (ddp_optim_measures(optim))
+        grad_sq = NULL;
+    DDP_TRY(start_average(optim, stream, params, range));
+    ddpi_piece piece = {.stream = stream};
+    for (int s = 0; next_piece(optim, range, &s, &piece);) {
+        piece.w = params + piece.offset;
+        piece.grad = grads + piece.offset;
+        piece.ratio = ratio_of(optim, piece.segment);
+        DDP_TRY(optim->ops->update(optim, &piece, grad_sq));
+    }
+    if (optim->average == NULL)
+        return DDP_OK;
+    return ddp_op_average(optim->device, stream, optim->average + range.lo, params + range.lo,
+                          1 - optim->opts.ema, range.hi - range.lo);
 }
 
 void ddp_optim_end(ddp_optim *optim)
 {
-    optim->steps++;
+    if (!optim->vetoed)
+        optim->steps++;
+}
+
+float *ddp_optim_average(ddp_optim *optim)
+{
+    return optim->steps > 0 ? optim->average : NULL;
+}
+
+/* ---- before the update ---- */
+
+void ddp_optim_veto(ddp_optim *optim)
+{
+    optim->sums[DDPI_SUM_VETO] += 1;
+}
+
+static ddp_status measure_gradient(ddp_optim *optim, const ddpi_piece *piece)
+{
+    double *norms = piece->segment->norm >= 0 ? norms_of(optim, piece->segment) : NULL;
+    double grad_sq = 0;
+    DDP_TRY(ddp_op_sum_squares(optim->device, piece->stream, piece->grad, piece->count,
+                               optim->inv_count, &grad_sq));
+    DDP_TRY(ddp_stream_sync(piece->stream));
+    optim->sums[DDPI_SUM_GRAD] += grad_sq;
+    if (norms == NULL || optim->ops->norms != DDPI_NORMS_GRADIENT)
+        return DDP_OK;
+    norms[1] += grad_sq;
+    return ddp_op_sum_squares(optim->device, piece->stream, piece->w, piece->count, 1, &norms[0]);
+}
+
+static ddp_status measure_direction(ddp_optim *optim, const ddpi_piece *piece, bool counts)
+{
+    double sums[3] = {0};
+    DDP_TRY(optim->ops->measure(optim, piece, sums));
+    DDP_TRY(ddp_stream_sync(piece->stream));
+    if (!counts)
+        return DDP_OK;
+    /* Has been measured already if there was another round before. */
+    if (first_round(optim) == DDPI_ROUND_DIRECTION)
+        optim->sums[DDPI_SUM_GRAD] += sums[0];
+    if (piece->segment->norm < 0)
+        return DDP_OK;
+    norms_of(optim, piece->segment)[0] += sums[1];
+    norms_of(optim, piece->segment)[1] += sums[2];
+    return DDP_OK;
+}
+
+ddp_status ddp_optim_measure(ddp_optim *optim, ddp_stream *stream, const float *params,
+                             const float *grads, ddp_range range, bool counts)
+{
+    bool direction = optim->round == DDPI_ROUND_DIRECTION;
+    DDP_ASSERT(range.lo <= range.hi && range.hi <= optim->length);
+    DDP_ASSERT(optim->round != DDPI_ROUND_NONE);
+    ddpi_piece piece = {.stream = stream};
+    for (int s = 0; (counts || direction) && next_piece(optim, range, &s, &piece);) {
+        piece.w = (float *)params + piece.offset; /* measuring writes to the state alone */
+        piece.grad = grads + piece.offset;
+        DDP_TRY(direction ? measure_direction(optim, &piece, counts)
+                          : measure_gradient(optim, &piece));
+    }
+    return ddp_stream_sync(stream);
+}
+
+double *ddp_optim_sums(ddp_optim *optim, size_t *count_out)
+{
+    *count_out = optim->sum_count;
+    return optim->sums;
+}
+
+/* As torch.nn.utils.clip_grad_norm_ does it. */
+static double clip_factor(const ddp_optim *optim, double norm)
+{
+    double factor = optim->opts.clip_grad_norm / (norm + 1e-6);
+    return optim->opts.clip_grad_norm > 0 && factor < 1 ? factor : 1;
+}
+
+bool ddp_optim_decide(ddp_optim *optim)
+{
+    ddpi_round done = optim->round;
+    double grad_sq = optim->sums[DDPI_SUM_GRAD];
+    DDP_ASSERT(done != DDPI_ROUND_NONE);
+    optim->round = DDPI_ROUND_NONE;
+    if (done == first_round(optim)) {
+        optim->vetoed = !isfinite(grad_sq) || optim->sums[DDPI_SUM_VETO] > 0;
+        optim->clip = clip_factor(optim, sqrt(grad_sq));
+        optim->inv_count *= optim->clip;
+    }
+    if (optim->vetoed || done == DDPI_ROUND_DIRECTION || optim->ops->norms != DDPI_NORMS_DIRECTION)
+        return false;
+    optim->sums[DDPI_SUM_GRAD] = 0;
+    optim->round = DDPI_ROUND_DIRECTION;
+    return true;
+}
+
+bool ddp_optim_vetoed(const ddp_optim *optim)
+{
+    return optim->vetoed;
 }

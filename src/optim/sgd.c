@@ -17,20 +17,23 @@ static int sgd_slots(const ddp_optim_opts *opts)
     return opts->momentum != 0 ? 1 : 0;
 }
 
-static ddp_status sgd_update(ddp_optim *optim, ddp_stream *stream, float *params,
-                             const float *grads, ddp_range range, double *grad_sq)
+static ddp_status sgd_update(ddp_optim *optim, const ddpi_piece *piece, double *grad_sq)
 {
     const ddp_optim_opts *o = &optim->opts;
-    ddp_sgd_args args = {.lr = optim->lr,
+    ddp_sgd_args args = {.lr = piece->rate,
                          .momentum = o->momentum,
-                         .weight_decay = o->weight_decay,
+                         .weight_decay = piece->segment->weight_decay,
                          .dampening = o->dampening,
                          .nesterov = o->nesterov,
                          .first = optim->steps == 0,
                          .inv_count = optim->inv_count};
-    float *buf = optim->slot_count > 0 ? optim->slots[0] + range.lo : NULL;
-    return ddp_op_sgd(optim->device, stream, &args, params + range.lo, grads + range.lo, buf,
-                      range.hi - range.lo, grad_sq);
+    float *buf = optim->slot_count > 0 ? optim->slots[0] + piece->offset : NULL;
+    return ddp_op_sgd(optim->device, piece->stream, &args, piece->w, piece->grad, buf, piece->count,
+                      grad_sq);
 }
 
-const ddpi_optim_ops ddpi_optim_sgd = {"sgd", sgd_check, sgd_slots, sgd_update};
+const ddpi_optim_ops ddpi_optim_sgd = {.name = "sgd",
+                                       .norms = DDPI_NORMS_NONE,
+                                       .check = sgd_check,
+                                       .slots = sgd_slots,
+                                       .update = sgd_update};

@@ -7,6 +7,7 @@
  * count to 0, and the step to 0 calls the one registered callback. One thread, no locks. */
 #include "ddp/param.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -140,6 +141,44 @@ const ddp_param *ddpi_param_next_by_init(const ddp_param_table *table, const ddp
             next = param;
     }
     return next;
+}
+
+/* ---- freezing ---- */
+
+static int freeze_pattern(ddp_param_table *table, const char *pattern)
+{
+    int hits = 0;
+    for (int i = 0; i < table->count; i++) {
+        ddp_param *param = &table->entries[i]->param;
+        if (fnmatch(pattern, param->name, 0) != 0)
+            continue;
+        param->flags &= ~(unsigned)DDP_PARAM_TRAINABLE;
+        hits++;
+    }
+    return hits;
+}
+
+ddp_status ddp_param_table_freeze(ddp_param_table *table, const char *patterns)
+{
+    for (const char *at = patterns;; at++) {
+        char pattern[DDP_PARAM_NAME_BYTES] = "";
+        const size_t bytes = strcspn(at, ",");
+        if (bytes < sizeof pattern)
+            memcpy(pattern, at, bytes);
+        if (freeze_pattern(table, pattern) == 0)
+            return DDP_FAIL(DDP_ERR_USAGE,
+                            "option --freeze: found the pattern \"%.*s\", which is no parameter's "
+                            "name",
+                            (int)bytes, at);
+        at += bytes;
+        if (*at == 0)
+            break;
+    }
+    for (int i = 0; i < table->count; i++)
+        if (table->entries[i]->param.flags & DDP_PARAM_TRAINABLE)
+            return DDP_OK;
+    return DDP_FAIL(DDP_ERR_USAGE, "option --freeze: found \"%s\", which leaves nothing to train",
+                    patterns);
 }
 
 /* ---- completion of gradients ---- */
