@@ -61,6 +61,17 @@ DDP_API float *ddp_reducer_grads(ddp_reducer *reducer);
 /* NULL: nobody; then gradients are reduced but nothing is updated or published. Not during a step.
  */
 DDP_API void ddp_reducer_on_update(ddp_reducer *reducer, ddp_reducer_update_fn fn, void *arg);
+/* Where something may veto or change an update once all gradients are known: buckets are measured
+ * where they would be updated, all of them; then decide, which is collective, may ask for another
+ * round of measuring; then all are updated. */
+typedef struct ddp_reducer_gate {
+    ddp_reducer_update_fn measure;
+    ddp_status (*decide)(void *arg, bool *again_out);
+    void *arg;
+} ddp_reducer_gate;
+/* Copied; an empty one (the default) is none. Without effect while there is no update callback. Not
+ * during a step. */
+DDP_API void ddp_reducer_set_gate(ddp_reducer *reducer, ddp_reducer_gate gate);
 DDP_API int ddp_reducer_bucket_count(const ddp_reducer *reducer);
 /* Elements of a bucket. */
 DDP_API ddp_range ddp_reducer_bucket(const ddp_reducer *reducer, int bucket);
@@ -78,6 +89,9 @@ DDP_CALL ddp_status ddp_reducer_finish(ddp_reducer *reducer, ddp_reducer_times *
 /* Collective, instead of finish, without an update callback: afterwards every rank has the sums of
  * all gradients. */
 DDP_CALL ddp_status ddp_reducer_gather(ddp_reducer *reducer, ddp_reducer_times *times_out);
+/* Collective, between steps. In another buffer of the flat length: the ranges that this rank owned
+ * in the last step go to everybody. */
+DDP_CALL ddp_status ddp_reducer_publish(ddp_reducer *reducer, float *buffer);
 
 #ifdef __cplusplus
 }

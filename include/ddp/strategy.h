@@ -34,6 +34,7 @@ typedef struct ddp_step_stats {
     int64_t count;      /* samples of the global batch */
     double grad_norm;   /* of the mean gradient */
     int nonfinite_rank; /* the first rank whose loss or gradients are not finite; -1: none */
+    bool skipped;       /* the update was left out, on all ranks */
     int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns,
         step_ns; /* slowest rank */
 } ddp_step_stats;
@@ -49,9 +50,13 @@ DDP_CALL ddp_status ddp_strategy_create(const ddp_strategy_ops *ops, const ddp_s
 DDP_API void ddp_strategy_destroy(ddp_strategy *strategy);
 /* The flat parameters; owned by the strategy. */
 DDP_API float *ddp_strategy_params(ddp_strategy *strategy);
-/* The flat gradients of the last step, for tests. */
+/* The flat gradients of the last step, for tests: where they were reduced, before clipping. */
 DDP_API const float *ddp_strategy_grads(ddp_strategy *strategy);
 
+/* Collective. The parameters to evaluate and to save, on every rank alike: their moving average, if
+ * there is one and a step was made. Binds them to the model. Device memory, valid until the next
+ * step. */
+DDP_CALL ddp_status ddp_strategy_average(ddp_strategy *strategy, float **params_out);
 /* Collective. Combines the logical shards' running statistics, weighted by the samples that each
  * has seen, and binds the result to the model for inference; the shards' own stay as they are.
  * *running_out: device memory, valid until the next call; NULL for a model without any. */

@@ -10,6 +10,12 @@
 extern "C" {
 #endif
 
+/* What a loss or a gradient that is not finite leads to, on all ranks alike. */
+typedef enum ddp_on_nonfinite {
+    DDP_NONFINITE_STOP,
+    DDP_NONFINITE_SKIP /* the step's update is left out; the optimizer must know it in time */
+} ddp_on_nonfinite;
+
 typedef struct ddp_trainer_opts {
     int64_t epochs;
     int64_t max_steps;      /* optimizer steps; 0: no limit */
@@ -17,6 +23,7 @@ typedef struct ddp_trainer_opts {
     int64_t check_replicas; /* compare parameters' hashes every N steps; 0: at the start only */
     double target_accuracy; /* end after an evaluation that reaches it; 0: none */
     ddp_schedule schedule;  /* of learning rates */
+    int on_nonfinite;       /* ddp_on_nonfinite */
 } ddp_trainer_opts;
 
 /* What stays the same during a run, for observers. */
@@ -29,6 +36,7 @@ typedef struct ddp_run_info {
 typedef struct ddp_epoch_stats {
     int64_t epoch; /* from 1 */
     double train_loss, seconds, images_per_s;
+    int64_t skipped_steps;
     bool evaluated;
     ddp_eval_result test;
 } ddp_epoch_stats;
@@ -41,7 +49,7 @@ typedef struct ddp_step_info {
 } ddp_step_info;
 
 typedef struct ddp_run_summary {
-    int64_t epochs, steps;
+    int64_t epochs, steps, skipped_steps;
     ddp_eval_result test;
     double images_per_s; /* median over steps */
     double seconds;

@@ -92,6 +92,7 @@ static ddp_status record_epoch(const ddpi_run *run, const ddp_epoch_stats *epoch
         ddp_json_set_number(record, val ? "val_top5" : "test_top5",
                             (double)epoch->test.top5 / (double)epoch->test.count);
     }
+    ddp_json_set_int(record, "skipped_steps", epoch->skipped_steps);
     ddp_json_set_number(record, "seconds", epoch->seconds);
     ddp_json_set_number(record, "images_per_s", epoch->images_per_s);
     return ddp_metrics_write(run->metrics, record);

@@ -188,6 +188,7 @@ static ddp_status write_summary(const ddpi_run *run, int64_t rss)
     ddp_json_set_string(record, "status", run->config.run.eval_only ? "evaluated" : "trained");
     ddp_json_set_int(record, "epochs", s->epochs);
     ddp_json_set_int(record, "steps", s->steps);
+    ddp_json_set_int(record, "skipped_steps", s->skipped_steps);
     ddp_json_set_number(record, "test_accuracy", share(s->test.top1, s->test.count));
     ddp_json_set_number(record, "test_top5", share(s->test.top5, s->test.count));
     ddp_json_set_number(record, "test_loss", s->test.loss);

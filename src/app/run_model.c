@@ -63,6 +63,15 @@ static ddp_status plan_training(ddpi_run *run)
     return DDP_OK;
 }
 
+static ddp_status freeze(ddpi_run *run)
+{
+    const char *patterns = run->config.run.freeze;
+
+    if (patterns == NULL)
+        return DDP_OK;
+    return ddp_param_table_freeze(ddp_model_params(run->net.model), patterns);
+}
+
 ddp_status ddpi_run_open_model(ddpi_run *run)
 {
     const ddp_device_ops *ops;
@@ -74,7 +83,10 @@ ddp_status ddpi_run_open_model(ddpi_run *run)
     run->config.device.choose_arg = run;
     DDP_TRY(ddp_device_open(ops, &run->config.device, &run->net.device));
     DDP_TRY(ddp_model_create(def, &run->config.model, run->net.device, &run->net.model));
-    return run->config.run.eval_only ? DDP_OK : plan_training(run);
+    if (run->config.run.eval_only)
+        return DDP_OK;
+    DDP_TRY(plan_training(run));
+    return freeze(run);
 }
 
 /* ---- what is around it ---- */

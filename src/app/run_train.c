@@ -25,6 +25,8 @@ static ddp_status train(ddpi_run *run)
     ddp_status st = ddp_trainer_run(&run->config.trainer, &info, &parts, &run->summary);
     ddp_log_progress_end();
     DDP_TRY(st);
+    /* What the test and files see from here on. */
+    DDP_TRY(ddp_strategy_average(run->net.strategy, &run->net.params));
     if (run->net.val == NULL)
         return DDP_OK;
     run->val = run->summary.test;

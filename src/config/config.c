@@ -6,6 +6,9 @@
 #include "config/config_impl.h"
 #include "ddp/memory.h"
 
+/* What adamw and lamb are used with where nothing else is known; sgd's rate is far too high. */
+#define ADAPTIVE_LR 0.001
+
 static const ddp_config defaults = {
     .run =
         {
@@ -76,6 +79,10 @@ ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **en
     DDP_TRY(ddpi_config_parse_shape(config->run.input_shape, &config->data.input_shape));
     if (config->run.normalize != NULL && config->run.normalize[0] != 0)
         DDP_TRY(ddpi_config_parse_normalize(config->run.normalize, &config->normalize));
+    bool adaptive = config->optim.kind == DDP_OPTIM_ADAMW || config->optim.kind == DDP_OPTIM_LAMB;
+    if (adaptive && !ddp_options_was_set(config->options, "lr"))
+        config->optim.lr = ADAPTIVE_LR;
+    config->optim.skip_nonfinite = config->trainer.on_nonfinite == DDP_NONFINITE_SKIP;
     DDP_TRY(ddpi_config_check(config));
     config->data.seed = (uint64_t)config->run.seed;
     config->transform.seed = config->data.seed;

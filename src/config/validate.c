@@ -21,7 +21,7 @@ static ddp_status check_optimizer(const ddp_optim_opts *optim)
     if (optim->dampening != 0 && optim->momentum == 0)
         return USAGE("option --dampening: found %g without --momentum, expected a momentum above 0",
                      optim->dampening);
-    return DDP_OK;
+    return ddp_optim_check(optim);
 }
 
 static ddp_status check_batch(const ddp_config *config)

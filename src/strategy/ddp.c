@@ -11,8 +11,13 @@ static ddp_status exchange(ddp_strategy *s, ddp_step_stats *stats)
     return DDP_OK;
 }
 
-static const ddp_strategy_ops ddp_ops = {"ddp", true, exchange};
-static const ddp_strategy_ops sync_ops = {"sync", false, exchange};
+static ddp_status publish(ddp_strategy *s, float *buffer)
+{
+    return ddp_reducer_publish(s->reducer, buffer);
+}
+
+static const ddp_strategy_ops ddp_ops = {"ddp", true, exchange, publish};
+static const ddp_strategy_ops sync_ops = {"sync", false, exchange, publish};
 
 const ddp_strategy_ops *ddp_strategy_ddp(void)
 {

@@ -22,12 +22,25 @@ static ddp_status run(ddp_strategy *s, ddp_coll_kind kind, float *buf, size_t co
     return ddp_work_wait(&work);
 }
 
+/* Rank 0 alone has something to measure; all come to the same decision. */
+static ddp_status pass_gate(ddp_strategy *s, ddp_range range)
+{
+    for (bool again = true; again;) {
+        if (ddp_comm_rank(s->comm) == 0)
+            DDP_TRY(ddpi_strategy_measure(s, range, true));
+        DDP_TRY(ddpi_strategy_decide(s, &again));
+    }
+    return DDP_OK;
+}
+
 static ddp_status exchange(ddp_strategy *s, ddp_step_stats *stats)
 {
     size_t length = ddp_param_table_length(ddp_model_params(s->model));
     int64_t start = ddp_now_ns();
     DDP_TRY(run(s, DDP_COLL_REDUCE, ddp_reducer_grads(s->reducer), length, "gradients to rank 0"));
     int64_t update_start = ddp_now_ns();
+    if (ddp_optim_measures(s->optim))
+        DDP_TRY(pass_gate(s, (ddp_range){0, length}));
     if (ddp_comm_rank(s->comm) == 0)
         DDP_TRY(ddpi_strategy_update(s, (ddp_range){0, length}, true));
     stats->optim_ns = ddp_now_ns() - update_start;
@@ -37,7 +50,13 @@ static ddp_status exchange(ddp_strategy *s, ddp_step_stats *stats)
     return DDP_OK;
 }
 
-static const ddp_strategy_ops naive_ops = {"naive", false, exchange};
+static ddp_status publish(ddp_strategy *s, float *buffer)
+{
+    return run(s, DDP_COLL_BROADCAST, buffer, ddp_param_table_length(ddp_model_params(s->model)),
+               "moving average");
+}
+
+static const ddp_strategy_ops naive_ops = {"naive", false, exchange, publish};
 
 const ddp_strategy_ops *ddp_strategy_naive(void)
 {

@@ -18,6 +18,26 @@ ddp_status ddpi_strategy_update(void *arg, ddp_range range, bool shared)
                             counts ? &s->grad_sq : NULL);
 }
 
+ddp_status ddpi_strategy_measure(void *arg, ddp_range range, bool shared)
+{
+    ddp_strategy *s = arg;
+    bool counts = !shared || ddp_comm_rank(s->comm) == 0;
+    return ddp_optim_measure(s->optim, ddp_device_main_stream(s->device),
+                             ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer), range,
+                             counts);
+}
+
+ddp_status ddpi_strategy_decide(void *arg, bool *again_out)
+{
+    ddp_strategy *s = arg;
+    size_t count;
+    double *sums = ddp_optim_sums(s->optim, &count);
+    s->grad_sq += sums[0]; /* this rank's part, for the control word */
+    DDP_TRY(ddp_comm_allreduce(s->comm, sums, count, DDP_F64, DDP_REDUCE_SUM, "norms"));
+    *again_out = ddp_optim_decide(s->optim);
+    return DDP_OK;
+}
+
 /* Norms' values of all ranks. Every rank comes here at the same places of its passes. */
 static ddp_status gather(void *arg, const double *mine, size_t n, double *all_out)
 {
@@ -63,6 +83,9 @@ ddp_status ddp_strategy_create(const ddp_strategy_ops *ops, const ddp_strategy_o
         ddp_reducer_create(&s->opts.reducer, ddp_model_params(model), device, comm, &s->reducer),
         err);
     ddp_reducer_on_update(s->reducer, ddpi_strategy_update, s);
+    if (ddp_optim_measures(s->optim))
+        ddp_reducer_set_gate(s->reducer,
+                             (ddp_reducer_gate){ddpi_strategy_measure, ddpi_strategy_decide, s});
     ddp_model_bind(model, ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer));
     *strategy_out = s;
     return DDP_OK;
@@ -90,6 +113,18 @@ float *ddp_strategy_params(ddp_strategy *s)
 const float *ddp_strategy_grads(ddp_strategy *s)
 {
     return ddp_reducer_grads(s->reducer);
+}
+
+ddp_status ddp_strategy_average(ddp_strategy *s, float **params_out)
+{
+    float *average = ddp_optim_average(s->optim);
+    *params_out = ddp_reducer_params(s->reducer);
+    if (average != NULL) {
+        DDP_TRY(s->ops->publish(s, average));
+        *params_out = average;
+    }
+    ddp_model_bind(s->model, *params_out, ddp_reducer_grads(s->reducer));
+    return DDP_OK;
 }
 
 ddp_status ddp_strategy_combine(ddp_strategy *s, const float **running_out)

@@ -11,6 +11,8 @@ struct ddp_strategy_ops {
     /* After the last shard's backward: reduces, updates and shares, and fills comm_ns and
      * exposed_ns. */
     ddp_status (*exchange)(ddp_strategy *strategy, ddp_step_stats *stats);
+    /* Collective, between steps: what was updated in another flat buffer goes to everybody. */
+    ddp_status (*publish)(ddp_strategy *strategy, float *buffer);
 };
 
 /* What a rank tells the others about its part of a step. */
@@ -36,5 +38,8 @@ struct ddp_strategy {
 
 /* Updates a range in the flat buffers; the reducer's callback. */
 DDP_INNER ddp_status ddpi_strategy_update(void *strategy, ddp_range range, bool shared);
+/* The reducer's gate: measures a range, and adds up over all ranks what was measured. */
+DDP_INNER ddp_status ddpi_strategy_measure(void *strategy, ddp_range range, bool shared);
+DDP_INNER ddp_status ddpi_strategy_decide(void *strategy, bool *again_out);
 
 #endif

@@ -62,15 +62,25 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* The rank to name: a loss is its rank's own, while a gradient is owned by whoever reduced it. */
+static int find_nonfinite(const ddpi_control_word *words, int world)
+{
+    for (int r = 0; r < world; r++)
+        if (!isfinite(words[r].loss_sum))
+            return r;
+    for (int r = 0; r < world; r++)
+        if (!isfinite(words[r].grad_sq))
+            return r;
+    return -1;
+}
+
 /* Sums in rank order, times as those of the slowest rank. */
 static void combine(const ddpi_control_word *words, int world, ddp_step_stats *stats)
 {
     double grad_sq = 0;
-    *stats = (ddp_step_stats){.nonfinite_rank = -1};
+    *stats = (ddp_step_stats){.nonfinite_rank = find_nonfinite(words, world)};
     for (int r = 0; r < world; r++) {
         const ddpi_control_word *w = &words[r];
-        if (stats->nonfinite_rank < 0 && (!isfinite(w->loss_sum) || !isfinite(w->grad_sq)))
-            stats->nonfinite_rank = r;
         stats->loss_sum += w->loss_sum;
         stats->count += w->count;
         grad_sq += w->grad_sq;
@@ -106,6 +116,8 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     ddp_optim_begin(s->optim, lr, 1.0 / (double)count);
     ddp_reducer_set_count(s->reducer, count);
     DDP_TRY(compute(s, loader, &word));
+    if (!isfinite(word.loss_sum))
+        ddp_optim_veto(s->optim);
     DDP_TRY(s->ops->exchange(s, &mine));
     ddp_optim_end(s->optim);
     word.grad_sq = s->grad_sq;
@@ -113,7 +125,9 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     word.exposed_ns = mine.exposed_ns;
     word.optim_ns = mine.optim_ns;
     word.step_ns = ddp_now_ns() - start;
-    return share(s, &word, count, stats_out);
+    DDP_TRY(share(s, &word, count, stats_out));
+    stats_out->skipped = ddp_optim_vetoed(s->optim);
+    return DDP_OK;
 }
 
 ddp_status ddp_strategy_gradients(ddp_strategy *s, ddp_loader *loader, int64_t count,

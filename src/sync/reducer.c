@@ -1,11 +1,13 @@
 /* reducer.c - counts gradients, starts buckets in order, and drives reduce -> update -> publish.
  *
  * A bucket goes through the stages of enum stage. Two cursors keep the order that all ranks share:
- * `launched` (next bucket to reduce) and `settled` (next bucket to update). Both only move forward,
- * so the sequence of collectives on a communicator is: reductions in bucket order, and a bucket's
- * publication whenever its update is done. Ranks finish layers at different times, therefore the
- * publications are submitted only in finish(), after the last reduction: their place in the
- * sequence must not depend on timing. Updates themselves may come earlier, since they are local.
+ * `launched` (next bucket to reduce) and `settled` (next bucket to update or measure). Both only
+ * move forward, so the sequence of collectives on a communicator is: reductions in bucket order,
+ * and a bucket's publication whenever its update is done. Ranks finish layers at different times,
+ * therefore the publications are submitted only in finish(), after the last reduction: their place
+ * in the sequence must not depend on timing. Updates themselves may come earlier, since they are
+ * local. With a gate no bucket is updated early: they are measured instead, the gate's collective
+ * follows the last reduction, then come all updates.
  *
  * Partial sums: shard i of this rank, unless it is the last, writes to level[t], t being the number
  * of trailing one bits of i, and then adds levels 0 .. t-1. The last shard writes to the
@@ -21,7 +23,7 @@
 
 enum { MAX_LEVELS = 32 };
 
-typedef enum stage { STAGE_FILLING, STAGE_COMPLETE, STAGE_REDUCING, STAGE_UPDATED } stage;
+typedef enum stage { STAGE_FILLING, STAGE_COMPLETE, STAGE_REDUCING, STAGE_SETTLED } stage;
 
 typedef struct bucket {
     stage stage;
@@ -47,6 +49,7 @@ struct ddp_reducer {
     float *target; /* where it writes */
     ddp_reducer_update_fn update;
     void *update_arg;
+    ddp_reducer_gate gate;
     ddp_reducer_times times;
 };
 
@@ -117,22 +120,41 @@ static ddp_status launch_ready(ddp_reducer *r)
     return DDP_OK;
 }
 
-static ddp_status update_bucket(ddp_reducer *r, int index)
+/* What this rank owns of a reduced bucket. */
+static ddp_range owned_of(const ddp_reducer *r, int index)
 {
-    bucket *b = &r->buckets[index];
-    ddp_range range = r->plan.ranges[index];
-    ddp_range owned = {range.lo + b->reduce.owned.lo, range.lo + b->reduce.owned.hi};
+    ddp_range range = r->plan.ranges[index], owned = r->buckets[index].reduce.owned;
+    return (ddp_range){range.lo + owned.lo, range.lo + owned.hi};
+}
+
+static ddp_status hand_over(ddp_reducer *r, int index, ddp_reducer_update_fn fn, void *arg)
+{
+    ddp_range range = r->plan.ranges[index], owned = owned_of(r, index);
     bool shared = owned.lo == range.lo && owned.hi == range.hi;
     int64_t start = ddp_now_ns();
-    b->stage = STAGE_UPDATED;
-    DDP_TRY(unpack(r, owned));
-    if (r->update != NULL)
-        DDP_TRY(r->update(r->update_arg, owned, shared));
+    DDP_TRY(fn(arg, owned, shared));
     r->times.update_ns += ddp_now_ns() - start;
     return DDP_OK;
 }
 
-/* Lets started reductions go on, and updates the buckets that are through, in order. Does not wait.
+static bool has_gate(const ddp_reducer *r)
+{
+    return r->update != NULL && r->gate.measure != NULL;
+}
+
+/* A bucket is reduced: update it, or have it measured. */
+static ddp_status settle_bucket(ddp_reducer *r, int index)
+{
+    int64_t start = ddp_now_ns();
+    r->buckets[index].stage = STAGE_SETTLED;
+    DDP_TRY(unpack(r, owned_of(r, index)));
+    r->times.update_ns += ddp_now_ns() - start;
+    if (has_gate(r))
+        return hand_over(r, index, r->gate.measure, r->gate.arg);
+    return r->update == NULL ? DDP_OK : hand_over(r, index, r->update, r->update_arg);
+}
+
+/* Lets started reductions go on, and settles the buckets that are through, in order. Does not wait.
  */
 static ddp_status advance(ddp_reducer *r)
 {
@@ -142,7 +164,7 @@ static ddp_status advance(ddp_reducer *r)
         if (!done || !r->opts.update_early)
             return DDP_OK;
         DDP_TRY(ddp_work_wait(&r->buckets[r->settled].reduce));
-        DDP_TRY(update_bucket(r, r->settled++));
+        DDP_TRY(settle_bucket(r, r->settled++));
     }
     return DDP_OK;
 }
@@ -225,7 +247,21 @@ static ddp_status publish(ddp_reducer *r, int index, float *buffer)
     return ddp_comm_submit(r->comm, &coll, &r->buckets[index].publish);
 }
 
-/* Waits for the reductions in order; each bucket is updated as soon as it is there, unless updates
+static ddp_status pass_gate(ddp_reducer *r)
+{
+    for (bool again = true;;) {
+        DDP_TRY(r->gate.decide(r->gate.arg, &again));
+        if (!again)
+            break;
+        for (int i = 0; i < r->plan.count; i++)
+            DDP_TRY(hand_over(r, i, r->gate.measure, r->gate.arg));
+    }
+    for (int i = 0; i < r->plan.count; i++)
+        DDP_TRY(hand_over(r, i, r->update, r->update_arg));
+    return DDP_OK;
+}
+
+/* Waits for the reductions in order; each bucket is settled as soon as it is there, unless updates
  * wait for all. */
 static ddp_status settle(ddp_reducer *r)
 {
@@ -233,10 +269,19 @@ static ddp_status settle(ddp_reducer *r)
     for (; waited < r->plan.count; waited++) {
         DDP_TRY(ddp_work_wait(&r->buckets[waited].reduce));
         if (r->opts.update_early)
-            DDP_TRY(update_bucket(r, r->settled++));
+            DDP_TRY(settle_bucket(r, r->settled++));
     }
     while (r->settled < r->plan.count)
-        DDP_TRY(update_bucket(r, r->settled++));
+        DDP_TRY(settle_bucket(r, r->settled++));
+    return has_gate(r) ? pass_gate(r) : DDP_OK;
+}
+
+ddp_status ddp_reducer_publish(ddp_reducer *r, float *buffer)
+{
+    for (int i = 0; i < r->plan.count; i++)
+        DDP_TRY(publish(r, i, buffer));
+    for (int i = 0; i < r->plan.count; i++)
+        DDP_TRY(ddp_work_wait(&r->buckets[i].publish));
     return DDP_OK;
 }
 
@@ -250,10 +295,7 @@ static ddp_status complete(ddp_reducer *r, float *buffer, ddp_reducer_times *tim
         return DDP_FAIL(DDP_ERR_INTERNAL, "bucket %d is not complete after backward", r->launched);
     }
     DDP_TRY(settle(r));
-    for (int i = 0; i < r->plan.count; i++)
-        DDP_TRY(publish(r, i, buffer));
-    for (int i = 0; i < r->plan.count; i++)
-        DDP_TRY(ddp_work_wait(&r->buckets[i].publish));
+    DDP_TRY(ddp_reducer_publish(r, buffer));
     r->times.exposed_ns += ddp_now_ns() - start - (r->times.update_ns - update_before);
     for (int i = 0; i < r->plan.count; i++) {
         const bucket *b = &r->buckets[i];
@@ -366,6 +408,11 @@ void ddp_reducer_on_update(ddp_reducer *r, ddp_reducer_update_fn fn, void *arg)
 {
     r->update = fn;
     r->update_arg = arg;
+}
+
+void ddp_reducer_set_gate(ddp_reducer *r, ddp_reducer_gate gate)
+{
+    r->gate = gate;
 }
 
 int ddp_reducer_bucket_count(const ddp_reducer *r)

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "ddp/log.h"
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
@@ -16,8 +17,8 @@ typedef struct trainer {
     const ddp_trainer_opts *opts;
     const ddp_run_info *info;
     const ddp_trainer_parts *parts;
-    int64_t steps; /* done */
-    double *rates; /* images/s of the last steps, a ring */
+    int64_t steps, skipped; /* done; without an update */
+    double *rates;          /* images/s of the last steps, a ring */
     ddp_eval_result last_eval;
     bool on_target; /* last_eval reaches the target */
 } trainer;
@@ -54,9 +55,32 @@ static ddp_status tell_epoch(const trainer *t, const ddp_epoch_stats *epoch)
     return DDP_OK;
 }
 
-/* Adds the step to the epoch's loss sum and count. */
-static ddp_status run_step(trainer *t, int64_t epoch, int64_t index, double *loss_sum,
-                           int64_t *count)
+/* What an epoch's steps add up to. */
+typedef struct epoch_sums {
+    double loss;
+    int64_t count, loss_count; /* samples; those of steps that were not skipped */
+} epoch_sums;
+
+/* All ranks have the same numbers, so that all fail or all go on. */
+static ddp_status check_finite(trainer *t, int64_t epoch, const ddp_step_stats *stats)
+{
+    if (stats->nonfinite_rank < 0)
+        return DDP_OK;
+    if (t->opts->on_nonfinite != DDP_NONFINITE_SKIP || !stats->skipped)
+        return DDP_FAIL(DDP_ERR_NONFINITE,
+                        "step %lld (epoch %lld): loss or gradients of rank %d are not finite; a "
+                        "lower --lr may help",
+                        (long long)(t->steps + 1), (long long)(epoch + 1), stats->nonfinite_rank);
+    t->skipped++;
+    if (ddp_comm_rank(t->parts->comm) == 0)
+        ddp_warn("step %lld (epoch %lld): loss or gradients of rank %d are not finite; the step is "
+                 "skipped, %lld so far",
+                 (long long)(t->steps + 1), (long long)(epoch + 1), stats->nonfinite_rank,
+                 (long long)t->skipped);
+    return DDP_OK;
+}
+
+static ddp_status run_step(trainer *t, int64_t epoch, int64_t index, epoch_sums *sums)
 {
     const ddp_trainer_parts *p = t->parts;
     ddp_step_stats stats;
@@ -64,15 +88,12 @@ static ddp_status run_step(trainer *t, int64_t epoch, int64_t index, double *los
     ddp_comm_note(p->comm, t->steps + 1, "training step");
     DDP_TRY(ddp_strategy_step(p->strategy, p->loader, ddp_sampler_step_count(p->sampler, index), lr,
                               &stats));
-    if (stats.nonfinite_rank >= 0)
-        return DDP_FAIL(DDP_ERR_NONFINITE,
-                        "step %lld (epoch %lld): loss or gradients of rank %d are not finite; a "
-                        "lower --lr may help",
-                        (long long)(t->steps + 1), (long long)(epoch + 1), stats.nonfinite_rank);
+    DDP_TRY(check_finite(t, epoch, &stats));
     t->rates[t->steps % RATE_SAMPLES] = (double)stats.count / ((double)stats.step_ns * 1e-9);
     t->steps++;
-    *loss_sum += stats.loss_sum;
-    *count += stats.count;
+    sums->count += stats.count;
+    sums->loss += stats.skipped ? 0 : stats.loss_sum;
+    sums->loss_count += stats.skipped ? 0 : stats.count;
     ddp_step_info step = {.epoch = epoch + 1,
                           .step = t->steps,
                           .step_in_epoch = index + 1,
@@ -98,21 +119,29 @@ static bool reaches_target(const trainer *t)
     return t->opts->target_accuracy > 0 && accuracy >= t->opts->target_accuracy;
 }
 
+static ddp_status evaluate(trainer *t)
+{
+    const float *running;
+    float *params;
+    ddp_comm_note(t->parts->comm, t->steps, "evaluation");
+    DDP_TRY(ddp_strategy_combine(t->parts->strategy, &running));
+    DDP_TRY(ddp_strategy_average(t->parts->strategy, &params));
+    return ddp_eval_run(t->parts->eval, &t->last_eval);
+}
+
 static ddp_status run_epoch(trainer *t, int64_t epoch)
 {
     ddp_epoch_stats stats = {.epoch = epoch + 1};
-    double loss_sum = 0;
-    int64_t count = 0, start = ddp_now_ns();
+    epoch_sums sums = {0};
+    int64_t start = ddp_now_ns(), skipped = t->skipped;
     for (int64_t i = 0; i < t->info->steps_per_epoch && !out_of_steps(t); i++)
-        DDP_TRY(run_step(t, epoch, i, &loss_sum, &count));
+        DDP_TRY(run_step(t, epoch, i, &sums));
     stats.seconds = (double)(ddp_now_ns() - start) * 1e-9;
-    stats.train_loss = loss_sum / (double)count;
-    stats.images_per_s = (double)count / stats.seconds;
+    stats.train_loss = sums.loss / (double)sums.loss_count;
+    stats.images_per_s = (double)sums.count / stats.seconds;
+    stats.skipped_steps = t->skipped - skipped;
     if (evaluates(t, epoch)) {
-        ddp_comm_note(t->parts->comm, t->steps, "evaluation");
-        const float *running;
-        DDP_TRY(ddp_strategy_combine(t->parts->strategy, &running));
-        DDP_TRY(ddp_eval_run(t->parts->eval, &t->last_eval));
+        DDP_TRY(evaluate(t));
         stats.evaluated = true;
         stats.test = t->last_eval;
         t->on_target = reaches_target(t);
@@ -147,6 +176,7 @@ static ddp_status run_all(trainer *t, ddp_run_summary *summary)
     summary->seconds = (double)(ddp_now_ns() - start) * 1e-9;
     summary->seconds_to_target = t->on_target ? summary->seconds : -1;
     summary->steps = t->steps;
+    summary->skipped_steps = t->skipped;
     summary->test = t->last_eval;
     summary->images_per_s = median_rate(t);
     return ddp_param_table_hash(t->parts->device, ddp_model_params(t->parts->model),
