@@ -17,6 +17,8 @@
 #define MARK_LIVE    0x6464702d6c697665ull
 #define MARK_FREED   0x6464702d66726565ull
 
+enum { FIRST_CAPACITY = 16 };
+
 typedef struct block_header {
     uint64_t mark;
     size_t bytes; /* of the block behind it */
@@ -79,6 +81,21 @@ void ddp_free(void *memory)
     header->mark = MARK_FREED;
     count_free(header->bytes);
     free(header);
+}
+
+ddp_status ddp_grow_bytes(void **items, int *capacity, int count, size_t item_bytes)
+{
+    if (count < *capacity)
+        return DDP_OK;
+    const int larger = *capacity == 0 ? FIRST_CAPACITY : 2 * *capacity;
+    void *memory;
+    DDP_TRY(ddp_alloc_bytes((size_t)larger, item_bytes, &memory));
+    if (count > 0)
+        memcpy(memory, *items, (size_t)count * item_bytes);
+    ddp_free(*items);
+    *items = memory;
+    *capacity = larger;
+    return DDP_OK;
 }
 
 ddp_status ddp_strdup(const char *text, char **copy_out)

@@ -12,6 +12,8 @@
 
 #include <string.h>
 
+#include "ddp/bf16.h"
+
 #define BLOCK_BYTES ((size_t)16384)
 /* Distance of the lines that are asked for ahead of the next block. */
 #define PREFETCH_BYTES ((size_t)1024)
@@ -70,31 +72,14 @@ DEFINE_JOINS(min_i64, int64_t, SMALLER)
 DEFINE_JOINS(max_u64, uint64_t, LARGER)
 DEFINE_JOINS(min_u64, uint64_t, SMALLER)
 
-/* ---- bf16: the upper half of a float. Each join adds in float and rounds once. ---- */
-
-static inline float widen(uint16_t value)
-{
-    const uint32_t bits = (uint32_t)value << 16;
-    float result;
-    memcpy(&result, &bits, sizeof result);
-    return result;
-}
-
-/* To the nearest, ties to even; a NaN stays one. */
-static inline uint16_t narrow(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);
-}
+/* ---- bf16: each join adds in float and rounds once ---- */
 
 VECTOR_CLONES static void join2_sum_bf16(void *dst, const void *const *src, size_t count)
 {
     const uint16_t *a = src[0], *b = src[1];
     uint16_t *out = dst;
     _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) out[i] =
-        narrow(widen(a[i]) + widen(b[i]));
+        ddp_bf16_of_f32(ddp_f32_of_bf16(a[i]) + ddp_f32_of_bf16(b[i]));
 }
 
 VECTOR_CLONES static void join4_sum_bf16(void *dst, const void *const *src, size_t count)
@@ -102,7 +87,7 @@ VECTOR_CLONES static void join4_sum_bf16(void *dst, const void *const *src, size
     const uint16_t *a = src[0], *b = src[1], *c = src[2], *d = src[3];
     uint16_t *out = dst;
     _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) out[i] =
-        narrow((widen(a[i]) + widen(b[i])) + (widen(c[i]) + widen(d[i])));
+        ddp_bf16_of_f32((ddp_f32_of_bf16(a[i]) + ddp_f32_of_bf16(b[i])) + (ddp_f32_of_bf16(c[i]) + ddp_f32_of_bf16(d[i])));
 }
 
 typedef struct kernel {

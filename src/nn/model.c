@@ -12,7 +12,6 @@
 #include "nn/model_impl.h"
 
 enum {
-    FIRST_CAPACITY = 16,
     SHAPE_BYTES = 64,
     TYPES_BYTES = 192,
     NO_NODE = -2,
@@ -51,21 +50,6 @@ char *ddpi_model_format_sample(const ddp_shape *shape, char *text, size_t text_b
 }
 
 /* ---- building ---- */
-
-static ddp_status reserve_node(ddp_model *model)
-{
-    if (model->node_count < model->node_capacity)
-        return DDP_OK;
-    const int capacity = model->node_capacity == 0 ? FIRST_CAPACITY : 2 * model->node_capacity;
-    ddpi_node *nodes;
-    DDP_TRY(DDP_ALLOC(nodes, (size_t)capacity));
-    if (model->node_count > 0)
-        memcpy(nodes, model->nodes, (size_t)model->node_count * sizeof *nodes);
-    ddp_free(model->nodes);
-    model->nodes = nodes;
-    model->node_capacity = capacity;
-    return DDP_OK;
-}
 
 static ddp_status check_spec(const ddp_model *model, const ddp_layer_spec *spec)
 {
@@ -145,7 +129,7 @@ ddp_status ddp_model_add(ddp_model_builder *builder, const ddp_layer_spec *spec)
     ddp_model *model = builder->model;
     ddpi_node node = {0};
     DDP_TRY(check_spec(model, spec));
-    DDP_TRY(reserve_node(model));
+    DDP_TRY(DDP_GROW(model->nodes, model->node_capacity, model->node_count));
     DDP_TRY(resolve_inputs(model, spec, &node));
     DDP_TRY(ddpi_layer_find(spec->type)->create(spec, &node.layer));
     node.layer->number = (uint32_t)model->node_count;

@@ -10,8 +10,6 @@
 #include "ddp/memory.h"
 #include "nn/model_impl.h"
 
-enum { FIRST_CAPACITY = 64 };
-
 /* Gradients that a node's output has got so far. */
 typedef struct gradients {
     int count, capacity;
@@ -28,21 +26,6 @@ typedef struct builder {
     gradients *gradients; /* per node */
 } builder;
 
-static ddp_status grow(void **items, int *capacity, int count, size_t item_bytes)
-{
-    if (count < *capacity)
-        return DDP_OK;
-    const int larger = *capacity == 0 ? FIRST_CAPACITY : 2 * *capacity;
-    void *memory;
-    DDP_TRY(ddp_alloc_bytes((size_t)larger, item_bytes, &memory));
-    if (count > 0)
-        memcpy(memory, *items, (size_t)count * item_bytes);
-    ddp_free(*items);
-    *items = memory;
-    *capacity = larger;
-    return DDP_OK;
-}
-
 /* ---- buffers ---- */
 
 /* A buffer that the step which is being made is the first to use. Nothing is needed for 0 bytes. */
@@ -53,9 +36,7 @@ static ddp_status new_buffer(builder *b, size_t bytes, int *buffer_out)
         *buffer_out = DDPI_NO_BUFFER;
         return DDP_OK;
     }
-    void *items = s->buffers;
-    DDP_TRY(grow(&items, &s->buffer_capacity, s->buffer_count, sizeof *s->buffers));
-    s->buffers = items;
+    DDP_TRY(DDP_GROW(s->buffers, s->buffer_capacity, s->buffer_count));
     s->buffers[s->buffer_count] =
         (ddpi_buffer){.bytes = bytes, .from = s->step_count, .to = s->step_count};
     *buffer_out = s->buffer_count++;
@@ -94,9 +75,7 @@ static ddpi_step blank(ddpi_step_kind kind, int node)
 static ddp_status push(builder *b, const ddpi_step *step)
 {
     ddpi_schedule *s = b->out;
-    void *items = s->steps;
-    DDP_TRY(grow(&items, &s->step_capacity, s->step_count, sizeof *s->steps));
-    s->steps = items;
+    DDP_TRY(DDP_GROW(s->steps, s->step_capacity, s->step_count));
     s->steps[s->step_count++] = *step;
     return DDP_OK;
 }
@@ -125,9 +104,7 @@ static ddp_status push_forward(builder *b, ddpi_step_kind kind, int node)
 static ddp_status add_gradient(builder *b, int node, int buffer)
 {
     gradients *g = &b->gradients[node];
-    void *items = g->buffers;
-    DDP_TRY(grow(&items, &g->capacity, g->count, sizeof *g->buffers));
-    g->buffers = items;
+    DDP_TRY(DDP_GROW(g->buffers, g->capacity, g->count));
     g->buffers[g->count++] = buffer;
     return DDP_OK;
 }

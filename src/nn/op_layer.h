@@ -48,12 +48,15 @@ ddp_op_plan *ddpi_op_layer_plan_op(const ddpi_layer_plan *plan);
 /* After the last pass that reads or writes them. */
 ddp_status ddpi_op_layer_params_done(const ddpi_op_layer *layer, const ddpi_pass *pass);
 
-/* The slots that every such type shares. */
-#define DDPI_OP_LAYER_SLOTS .sources = 1, DDPI_OP_LAYER_OWN_SOURCES_SLOTS
-#define DDPI_OP_LAYER_OWN_SOURCES_SLOTS                                                            \
-    .destroy = ddpi_op_layer_destroy, .infer = ddpi_op_layer_infer, .flops = ddpi_op_layer_flops,  \
-    .plan = ddpi_op_layer_plan, .plan_destroy = ddpi_op_layer_plan_destroy,                        \
-    .add_params = ddpi_op_layer_add_params, .forward = ddpi_op_layer_forward,                      \
-    .backward = ddpi_op_layer_backward
+/* The slots that every such type shares, also one with passes of its own. */
+#define DDPI_OP_LAYER_COMMON                                                                       \
+    .flops = ddpi_op_layer_flops, .plan_destroy = ddpi_op_layer_plan_destroy,                      \
+    .add_params = ddpi_op_layer_add_params
+
+/* All slots but the type's name, create and absorb. */
+#define DDPI_OP_LAYER_SLOTS                                                                        \
+    .sources = 1, .destroy = ddpi_op_layer_destroy, .infer = ddpi_op_layer_infer,                  \
+    .plan = ddpi_op_layer_plan, .forward = ddpi_op_layer_forward,                                  \
+    .backward = ddpi_op_layer_backward, DDPI_OP_LAYER_COMMON
 
 #endif

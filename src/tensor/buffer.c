@@ -5,8 +5,6 @@
 
 #include "ddp/memory.h"
 
-enum { FIRST_CAPACITY = 16 };
-
 struct ddp_buffer_table {
     ddp_buffer *entries;
     int count, capacity;
@@ -43,26 +41,11 @@ static ddp_status check_new(const ddp_buffer_table *table, const ddp_buffer *buf
     return DDP_OK;
 }
 
-static ddp_status reserve_one(ddp_buffer_table *table)
-{
-    if (table->count < table->capacity)
-        return DDP_OK;
-    const int capacity = table->capacity == 0 ? FIRST_CAPACITY : 2 * table->capacity;
-    ddp_buffer *entries;
-    DDP_TRY(DDP_ALLOC(entries, (size_t)capacity));
-    if (table->count > 0)
-        memcpy(entries, table->entries, (size_t)table->count * sizeof *entries);
-    ddp_free(table->entries);
-    table->entries = entries;
-    table->capacity = capacity;
-    return DDP_OK;
-}
-
 ddp_status ddp_buffer_table_add(ddp_buffer_table *table, const ddp_buffer *buffer, int *index_out)
 {
     const size_t border = DDP_ALIGN_BYTES / sizeof(float);
     DDP_TRY(check_new(table, buffer));
-    DDP_TRY(reserve_one(table));
+    DDP_TRY(DDP_GROW(table->entries, table->capacity, table->count));
     ddp_buffer *entry = &table->entries[table->count];
     *entry = *buffer;
     entry->offset = table->length;

@@ -14,7 +14,7 @@
 #include "ddp/memory.h"
 #include "tensor/param_impl.h"
 
-enum { FIRST_CAPACITY = 16, LIST_BYTES = 400 };
+enum { LIST_BYTES = 400 };
 
 typedef struct param_entry {
     ddp_param param;
@@ -50,21 +50,6 @@ void ddp_param_table_destroy(ddp_param_table *table)
     ddp_free(table);
 }
 
-static ddp_status reserve_one(ddp_param_table *table)
-{
-    if (table->count < table->capacity)
-        return DDP_OK;
-    int capacity = table->capacity == 0 ? FIRST_CAPACITY : 2 * table->capacity;
-    param_entry **entries;
-    DDP_TRY(DDP_ALLOC(entries, (size_t)capacity));
-    if (table->count > 0)
-        memcpy(entries, table->entries, (size_t)table->count * sizeof *entries);
-    ddp_free(table->entries);
-    table->entries = entries;
-    table->capacity = capacity;
-    return DDP_OK;
-}
-
 static ddp_status check_new(const ddp_param_table *table, const ddp_param *param)
 {
     if (param->name[0] == '\0' || memchr(param->name, '\0', sizeof param->name) == NULL)
@@ -85,7 +70,7 @@ static ddp_status check_new(const ddp_param_table *table, const ddp_param *param
 ddp_status ddp_param_table_add(ddp_param_table *table, const ddp_param *param, int *index_out)
 {
     DDP_TRY(check_new(table, param));
-    DDP_TRY(reserve_one(table));
+    DDP_TRY(DDP_GROW(table->entries, table->capacity, table->count));
     param_entry *entry;
     DDP_TRY(DDP_ALLOC(entry, 1));
     entry->param = *param;

@@ -23,7 +23,7 @@ static size_t piece_end(const bf16_run *run, int64_t piece)
 DDPI_SIMD static void widen_range(float *restrict dst, const uint16_t *restrict src, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        dst[i] = ddpi_f32_of_bf16(src[i]);
+        dst[i] = ddp_f32_of_bf16(src[i]);
 }
 
 static void widen_piece(void *arg, int64_t piece)
@@ -42,7 +42,7 @@ void ddpi_bf16_widen(int threads, float *dst, const uint16_t *src, size_t count)
 DDPI_SIMD static void narrow_range(uint16_t *restrict dst, const float *restrict src, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        dst[i] = ddpi_bf16_of_f32(src[i]);
+        dst[i] = ddp_bf16_of_f32(src[i]);
 }
 
 static void narrow_piece(void *arg, int64_t piece)

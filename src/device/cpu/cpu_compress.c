@@ -20,13 +20,13 @@ static size_t part_end(const compress_task *task, size_t from)
 DDPI_SIMD static void narrow(uint16_t *dst, const float *src, size_t count, float scale)
 {
     for (size_t i = 0; i < count; i++)
-        dst[i] = ddpi_bf16_of_f32(scale * src[i]);
+        dst[i] = ddp_bf16_of_f32(scale * src[i]);
 }
 
 DDPI_SIMD static void widen(float *dst, const uint16_t *src, size_t count, float scale)
 {
     for (size_t i = 0; i < count; i++)
-        dst[i] = scale * ddpi_f32_of_bf16(src[i]);
+        dst[i] = scale * ddp_f32_of_bf16(src[i]);
 }
 
 static void narrow_part(void *arg, int64_t part)

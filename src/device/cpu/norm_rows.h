@@ -44,7 +44,7 @@ INLINE void FN(mask)(const vec *value, vec *g)
     *g = (vec)((ivec)*g & ~(IS_NEGATIVE(*value) | IS_ZERO(*value) | IS_NAN(*value)));
 }
 
-/* As ddpi_bf16_of_f32 does. Apart where narrowing has no instruction and takes a page of code. */
+/* As ddp_bf16_of_f32 does. Apart where narrowing has no instruction and takes a page of code. */
 static ROUND TARGET void FN(round)(const vec *values, hvec *out)
 {
     const uvec bits = (uvec)*values;
