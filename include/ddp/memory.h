@@ -18,8 +18,8 @@ DDP_CALL ddp_status ddp_alloc_bytes(size_t count, size_t item_bytes, void **memo
 DDP_API void ddp_free(void *memory);
 /* ptr is a pointer variable; allocates count items of what it points to. */
 #define DDP_ALLOC(ptr, count) ddp_alloc_bytes((count), sizeof *(ptr), (void **)(void *)&(ptr))
-/* Any thread. Room for one more item in a growing array of `count` items: twice as much memory where
- * *capacity is reached. On failure nothing changes. */
+/* Any thread. Room for one more item in a growing array of `count` items: twice as much memory
+ * where *capacity is reached. On failure nothing changes. */
 DDP_CALL ddp_status ddp_grow_bytes(void **items, int *capacity, int count, size_t item_bytes);
 #define DDP_GROW(items, capacity, count)                                                           \
     ddp_grow_bytes((void **)(void *)&(items), &(capacity), (count), sizeof *(items))

@@ -87,7 +87,8 @@ VECTOR_CLONES static void join4_sum_bf16(void *dst, const void *const *src, size
     const uint16_t *a = src[0], *b = src[1], *c = src[2], *d = src[3];
     uint16_t *out = dst;
     _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) out[i] =
-        ddp_bf16_of_f32((ddp_f32_of_bf16(a[i]) + ddp_f32_of_bf16(b[i])) + (ddp_f32_of_bf16(c[i]) + ddp_f32_of_bf16(d[i])));
+        ddp_bf16_of_f32((ddp_f32_of_bf16(a[i]) + ddp_f32_of_bf16(b[i])) +
+                        (ddp_f32_of_bf16(c[i]) + ddp_f32_of_bf16(d[i])));
 }
 
 typedef struct kernel {

@@ -12,8 +12,7 @@
 
 DDPI_INLINE float ddpi_load(const void *elements, int64_t at, const bool bf16)
 {
-    return bf16 ? ddp_f32_of_bf16(((const uint16_t *)elements)[at])
-                : ((const float *)elements)[at];
+    return bf16 ? ddp_f32_of_bf16(((const uint16_t *)elements)[at]) : ((const float *)elements)[at];
 }
 
 DDPI_INLINE void ddpi_store(void *elements, int64_t at, float value, const bool bf16)
