@@ -107,7 +107,9 @@ typedef struct ddp_model_input {
 DDP_CALL ddp_status ddp_model_forward(ddp_model *model, const ddp_model_input *input,
                                       double *loss_sum_out);
 /* Writes the gradients of the loss sum of the last forward into the bound flat buffer, last layer
- * first; calls ddp_param_grad_done() for each parameter as soon as its gradient is complete. */
+ * first; calls ddp_param_grad_done() for each parameter as soon as its gradient is complete. Ends
+ * at the first layer that has a trainable parameter (param.h): gradients that nobody will use may
+ * be zeros. */
 DDP_CALL ddp_status ddp_model_backward(ddp_model *model);
 /* Inference over a batch size planned with training = false. *logits_out points to plain
  * [count][classes], valid until the next call. Adds the samples' loss sum to *loss_sum if not NULL

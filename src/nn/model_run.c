@@ -118,6 +118,56 @@ ddp_status ddp_model_forward(ddp_model *model, const ddp_model_input *input, dou
     return DDP_OK;
 }
 
+/* ---- frozen parameters ---- */
+
+static bool owns(const ddpi_layer *layer, const ddp_param *param)
+{
+    return param->init_number >= layer->first_init_number &&
+           param->init_number < layer->first_init_number + (uint32_t)layer->param_count;
+}
+
+static bool has_trainable(const ddp_model *model, const ddpi_layer *layer)
+{
+    for (int i = 0; i < ddp_param_table_count(model->table); i++) {
+        const ddp_param *param = ddp_param_table_at(model->table, i);
+        if ((param->flags & DDP_PARAM_TRAINABLE) != 0 && owns(layer, param))
+            return true;
+    }
+    return false;
+}
+
+/* Backward need not go on behind the first node, in forward order, that has something to train:
+ * returns the step to end at, and that node. */
+static size_t last_useful_step(const ddp_model *model, const ddpi_plan_set *set, int *first_out)
+{
+    int first = 0;
+    size_t end = (size_t)set->schedule.loss + 1;
+    while (first < model->node_count && !has_trainable(model, model->nodes[first].layer))
+        first++;
+    for (size_t i = end; i < (size_t)set->schedule.step_count; i++)
+        if (set->schedule.steps[i].kind == DDPI_STEP_BACKWARD &&
+            set->schedule.steps[i].node >= first)
+            end = i + 1;
+    *first_out = first;
+    return end;
+}
+
+/* Parameters of the nodes that backward did not reach have no gradient, which is one of zeros. */
+static ddp_status finish_unreached(const ddp_model *model, int first)
+{
+    ddp_stream *stream = ddp_device_main_stream(model->device);
+    for (int n = first - 1; n >= 0; n--)
+        for (int i = 0; i < ddp_param_table_count(model->table); i++) {
+            const ddp_param *param = ddp_param_table_at(model->table, i);
+            if (!owns(model->nodes[n].layer, param))
+                continue;
+            DDP_TRY(ddp_device_zero(model->device, stream, model->grads + param->offset,
+                                    param->count * sizeof(float)));
+            DDP_TRY(ddp_param_grad_done(model->table, i));
+        }
+    return DDP_OK;
+}
+
 ddp_status ddp_model_backward(ddp_model *model)
 {
     const ddpi_plan_set *set = model->awaiting;
@@ -125,10 +175,13 @@ ddp_status ddp_model_backward(ddp_model *model)
         return DDP_FAIL(DDP_ERR_INTERNAL, "model %s: a backward without a forward before it",
                         model->def->name);
     DDP_ASSERT(model->grads != NULL);
-    const ddp_range backward = {(size_t)set->schedule.loss + 1, (size_t)set->schedule.step_count};
+    int first;
+    const ddp_range backward = {(size_t)set->schedule.loss + 1,
+                                last_useful_step(model, set, &first)};
     model->awaiting = NULL;
     ddp_param_table_begin(model->table);
     DDP_TRY(run_steps(model, set, &model->awaiting_input, backward));
+    DDP_TRY(finish_unreached(model, first));
     return ddp_param_table_end(model->table);
 }
 

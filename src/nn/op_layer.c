@@ -228,13 +228,35 @@ ddp_status ddpi_op_layer_forward(ddpi_layer *base, ddpi_layer_plan *plan, const 
     return ddp_op_run(((op_layer_plan *)plan)->op, DDP_PASS_FORWARD, pass->stream, &args);
 }
 
+static bool is_trainable(const ddpi_pass *pass, int index)
+{
+    return (ddp_param_table_at(pass->table, index)->flags & DDP_PARAM_TRAINABLE) != 0;
+}
+
+/* A layer whose parameters are all frozen: no work for their gradients, which are zeros. */
+static ddp_status skip_weights(const ddpi_op_layer *layer, const ddpi_pass *pass)
+{
+    const int indices[2] = {layer->weight_index, layer->bias_index};
+    for (int i = 0; i < (layer->has_bias ? 2 : 1); i++) {
+        const ddp_param *param = ddp_param_table_at(pass->table, indices[i]);
+        DDP_TRY(ddp_device_zero(layer->device, pass->stream, pass->grads + param->offset,
+                                param->count * sizeof(float)));
+    }
+    return DDP_OK;
+}
+
 ddp_status ddpi_op_layer_backward(ddpi_layer *base, ddpi_layer_plan *plan, const ddpi_pass *pass)
 {
     const ddpi_op_layer *layer = (ddpi_op_layer *)base;
     ddp_op_plan *op = ((op_layer_plan *)plan)->op;
     const ddp_op_args args = ddpi_op_layer_args(layer, pass);
-    if (base->param_count > 0)
+    const bool trains =
+        base->param_count > 0 && (is_trainable(pass, layer->weight_index) ||
+                                  (layer->has_bias && is_trainable(pass, layer->bias_index)));
+    if (trains)
         DDP_TRY(ddp_op_run(op, DDP_PASS_BACKWARD_WEIGHTS, pass->stream, &args));
+    else if (base->param_count > 0)
+        DDP_TRY(skip_weights(layer, pass));
     if (pass->diff_src[0] != NULL)
         DDP_TRY(ddp_op_run(op, DDP_PASS_BACKWARD_DATA, pass->stream, &args));
     return ddpi_op_layer_params_done(layer, pass);

@@ -187,6 +187,50 @@ static void dropout_follows_the_sample(void **state)
     fixture_close(&f);
 }
 
+static double length_of(const model_fixture *f, const char *name)
+{
+    const int index = ddp_param_table_find(f->table, name);
+    assert_true(index >= 0);
+    const ddp_param *param = ddp_param_table_at(f->table, index);
+    return sqrt(sum_squares(f->grads + param->offset, param->count));
+}
+
+/* Frozen layers at the start end backward early, one in between costs no weights' pass; the others'
+ * gradients stay what they were. */
+static void frozen_layers_get_no_gradient(void **state)
+{
+    (void)state;
+    static const char *const frozen[] = {"c1.weight", "n1.weight", "n1.bias", "c3.weight",
+                                         "c3.bias"};
+    static const char *const others[] = {"c2.weight", "n2.weight", "n2.bias", "l.weight"};
+    const ddp_model_def def = {"shared", "", build_shared};
+    const ddp_model_opts opts = {.input_shape = {3, {CHANNELS, SIDE, SIDE}}, .classes = CLASSES};
+    model_fixture f;
+    float *inputs;
+    int32_t *labels;
+    double before[4];
+    fixture_open(&f, &def, &opts, DDP_CONV_DIRECT, BATCH);
+    fixture_samples(5, CHANNELS * SIDE * SIDE, BATCH, CLASSES, &inputs, &labels);
+    const ddp_model_input input = {
+        .inputs = inputs, .labels = labels, .count = BATCH, .sample_ids = SAMPLE_IDS};
+    CHECK_OK(ddp_param_table_init(f.device, f.table, 3, f.params));
+    for (int frozen_pass = 0; frozen_pass < 2; frozen_pass++) {
+        if (frozen_pass)
+            CHECK_OK(ddp_param_table_freeze(f.table, "c1.*,n1.*,c3.*"));
+        fixture_loss(&f, &input);
+        CHECK_OK(ddp_model_backward(f.model)); /* every parameter is announced, or it fails */
+        for (int i = 0; i < 5; i++)
+            assert_true((length_of(&f, frozen[i]) == 0) == frozen_pass);
+        for (int i = 0; i < 4; i++) {
+            assert_true(!frozen_pass || length_of(&f, others[i]) == before[i]);
+            before[i] = length_of(&f, others[i]);
+        }
+    }
+    ddp_free(inputs);
+    ddp_free(labels);
+    fixture_close(&f);
+}
+
 static ddp_layer_spec bad_end; /* of the model that build_bad() makes */
 
 static ddp_status build_bad(ddp_model_builder *builder, const ddp_model_opts *opts)
@@ -236,6 +280,7 @@ int main(void)
         cmocka_unit_test(shortcuts_of_every_kind),
         cmocka_unit_test(recomputed_graphs_give_the_same_bits),
         cmocka_unit_test(dropout_follows_the_sample),
+        cmocka_unit_test(frozen_layers_get_no_gradient),
         cmocka_unit_test(bad_graphs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
