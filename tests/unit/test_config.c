@@ -87,6 +87,11 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--momentum 0.9 --nesterov --dampening 0.1", "--dampening");
     refused("--dampening 0.1", "without --momentum");
     refused("--momentum 1", "less than 1");
+    refused("--optimizer adamw --momentum 0.9", "--beta1");
+    refused("--optimizer lamb --beta2 1", "--beta2");
+    refused("--optimizer lars --momentum 0.9 --nesterov", "nesterov");
+    refused("--param-group fc.*", "PATTERN:lr=X,wd=X");
+    refused("--ema 1", "less than 1");
     refused("--label-smoothing 1", "less than 1");
     refused("--augment flip,turn", "found \"turn\"");
     refused("--augment crop,rrc", "crop beside rrc");
@@ -190,6 +195,18 @@ static void the_rate_follows_the_batch_if_asked(void **state)
     }
 }
 
+static void the_optimizer_has_a_rate_that_suits_it(void **state)
+{
+    (void)state;
+    ddp_config *c = parsed("--optimizer adamw --on-nonfinite skip");
+    assert_true(c->optim.lr == 0.001 && c->optim.skip_nonfinite);
+    ddp_config_destroy(c);
+    c = parsed("--optimizer lamb --lr 0.2");
+    assert_true(c->optim.lr == 0.2 && !c->optim.skip_nonfinite);
+    assert_int_equal(c->optim.kind, DDP_OPTIM_LAMB);
+    ddp_config_destroy(c);
+}
+
 static void the_schedule_is_in_steps_of_the_run(void **state)
 {
     (void)state;
@@ -275,6 +292,7 @@ int main(void)
         cmocka_unit_test(texts_of_several_numbers_are_read_strictly),
         cmocka_unit_test(the_world_decides_batch_and_shards),
         cmocka_unit_test(the_rate_follows_the_batch_if_asked),
+        cmocka_unit_test(the_optimizer_has_a_rate_that_suits_it),
         cmocka_unit_test(the_schedule_is_in_steps_of_the_run),
         cmocka_unit_test(data_and_ranks_are_compared),
         cmocka_unit_test(threads_and_workers_share_the_cores),

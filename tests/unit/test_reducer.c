@@ -73,6 +73,7 @@ typedef struct job {
     ddp_reducer_opts opts;
     int steps;
     bool gather;   /* reduce without updating, and look at the gradients */
+    bool gated;    /* two rounds of measuring come before the updates */
     int skip_rank; /* this rank's last shard is empty; -1: none */
 } job;
 
@@ -99,13 +100,37 @@ static ddp_status fake_backward(ddp_reducer *r, ddp_param_table *table, int step
 
 typedef struct rank_state {
     ddp_reducer *reducer;
-    size_t updated; /* elements handed over in this step */
+    ddp_comm *comm;
+    bool gated;
+    size_t updated, measured; /* elements handed over in this step */
+    int rounds;
 } rank_state;
+
+static ddp_status measure(void *arg, ddp_range range, bool shared)
+{
+    rank_state *s = arg;
+    (void)shared;
+    if (s->updated > 0)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "measured after an update");
+    s->measured += range.hi - range.lo;
+    return DDP_OK;
+}
+
+/* Collective, as a gate's decision is: its place among the works must be the same everywhere. */
+static ddp_status decide(void *arg, bool *again_out)
+{
+    rank_state *s = arg;
+    DDP_TRY(ddp_comm_barrier(s->comm));
+    *again_out = ++s->rounds < 2;
+    return DDP_OK;
+}
 
 static ddp_status apply(void *arg, ddp_range range, bool shared)
 {
     rank_state *s = arg;
     (void)shared;
+    if (s->gated && s->rounds != 2)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "updated after %d rounds", s->rounds);
     float *w = ddp_reducer_params(s->reducer);
     const float *g = ddp_reducer_grads(s->reducer);
     for (size_t i = range.lo; i < range.hi; i++)
@@ -164,15 +189,22 @@ static ddp_status run_rank(ddp_comm *comm, void *arg)
     const job *j = arg;
     ddp_device *device;
     ddp_param_table *table;
-    rank_state state = {0};
+    rank_state state = {.comm = comm, .gated = j->gated};
     DDP_TRY(open_cpu(&device));
     DDP_TRY(make_table(device, &table));
     DDP_TRY(ddp_reducer_create(&j->opts, table, device, comm, &state.reducer));
     if (!j->gather)
         ddp_reducer_on_update(state.reducer, apply, &state);
+    if (j->gated)
+        ddp_reducer_set_gate(state.reducer, (ddp_reducer_gate){measure, decide, &state});
     for (int step = 0; step < j->steps; step++) {
+        state.updated = state.measured = 0;
+        state.rounds = 0;
         ddp_reducer_set_count(state.reducer, 48);
         DDP_TRY(run_step(j, comm, state.reducer, table, step));
+        if (j->gated && !j->gather && state.measured != 2 * state.updated)
+            return DDP_FAIL(DDP_ERR_INTERNAL, "measured %zu elements, updated %zu", state.measured,
+                            state.updated);
         DDP_TRY(check_values(j, ddp_comm_world(comm), state.reducer, table, step + 1));
         DDP_TRY(ddp_comm_barrier(comm)); /* nobody writes gradients while another still checks */
     }
@@ -189,7 +221,7 @@ static void sums_and_updates_are_exact_for_every_world_and_algorithm(void **stat
     const int worlds[] = {1, 2, 3, 4, 5, 8};
     for (int a = 0; a < 3; a++)
         for (int w = 0; w < 6; w++)
-            for (int variant = 0; variant < 8; variant++) {
+            for (int variant = 0; variant < 16; variant++) {
                 ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
                 comm.allreduce = algos[a];
                 comm.exit_on_failure = false;
@@ -199,6 +231,7 @@ static void sums_and_updates_are_exact_for_every_world_and_algorithm(void **stat
                 j.opts.overlap = variant & 1;
                 j.opts.update_early = variant & 2;
                 j.gather = variant & 4;
+                j.gated = variant & 8;
                 CHECK_OK(run_ranks(&comm, worlds[w], run_rank, &j));
             }
 }
