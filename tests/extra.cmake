@@ -20,6 +20,7 @@ set_tests_properties(unit.op_conv_AVX2 PROPERTIES TIMEOUT 120
 function(train_test name seconds script)
   add_test(NAME train.${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/train/${script}.sh ${ARGN})
   set_tests_properties(train.${name} PROPERTIES TIMEOUT ${seconds} RUN_SERIAL TRUE
+    SKIP_RETURN_CODE 77
     ENVIRONMENT "DDP_TRAIN=$<TARGET_FILE:ddp_train>")
 endfunction()
 train_test(loopback 300 loopback)
@@ -30,6 +31,8 @@ train_test(mpi_last_batch 300 last_batch)
 train_test(mpi_eval_only 300 eval_only)
 train_test(mpi_augment 300 augment)
 train_test(mpi_cifar 300 cifar)
+train_test(mpi_weights 300 weights)
+train_test(torch_weights 300 torch_weights)
 train_test(config 300 config)
 train_test(bad_input 300 bad_input)
 train_test(failures 300 failures)
