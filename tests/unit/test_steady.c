@@ -67,6 +67,7 @@ int posix_memalign(void **memory_out, size_t align, size_t bytes)
 typedef struct job {
     const ddp_model_def *model;
     bool changes;  /* samples are augmented and mixed */
+    bool gated;    /* updates wait for norms over all ranks */
     uint64_t ours; /* allocations of ddp/memory.h after the warm-up */
 } job;
 
@@ -117,7 +118,12 @@ static ddp_status run_rank(ddp_comm *comm, void *arg)
     ddp_model_opts model_opts = {
         .input_shape = {3, {1, 28, 28}}, .classes = 10, .mlp_widths = "128,64"};
     ddp_strategy_opts opts = {DDP_REDUCER_OPTS_DEFAULTS, DDP_OPTIM_OPTS_DEFAULTS, 0, false};
-    opts.optim.momentum = 0.9;
+    opts.optim.momentum = j->gated ? 0 : 0.9;
+    if (j->gated) {
+        opts.optim.kind = DDP_OPTIM_LAMB;
+        opts.optim.clip_grad_norm = 0.5;
+        opts.optim.ema = 0.9;
+    }
     DDP_TRY(ddp_device_open(ddp_device_cpu(), &device_opts, &device));
     DDP_TRY(ddp_dataset_open(ddp_dataset_synthetic(), &data_opts, DDP_SPLIT_TRAIN, comm, &data));
     ddp_transform *transform = NULL;
@@ -145,11 +151,11 @@ static ddp_status run_rank(ddp_comm *comm, void *arg)
     return DDP_OK;
 }
 
-static void check(const ddp_model_def *model, bool changes)
+static void check(const ddp_model_def *model, bool changes, bool gated)
 {
     ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
     comm.exit_on_failure = false;
-    job j = {.model = model, .changes = changes};
+    job j = {.model = model, .changes = changes, .gated = gated};
     mallocs = 0;
     CHECK_OK(run_ranks(&comm, 2, run_rank, &j));
     assert_int_equal(j.ours, 0);
@@ -159,19 +165,25 @@ static void check(const ddp_model_def *model, bool changes)
 static void lenet_steps_allocate_nothing(void **state)
 {
     (void)state;
-    check(ddp_model_lenet(), false);
+    check(ddp_model_lenet(), false, false);
 }
 
 static void mlp_steps_allocate_nothing(void **state)
 {
     (void)state;
-    check(ddp_model_mlp(), false);
+    check(ddp_model_mlp(), false, false);
 }
 
 static void changed_samples_allocate_nothing(void **state)
 {
     (void)state;
-    check(ddp_model_mlp(), true);
+    check(ddp_model_mlp(), true, false);
+}
+
+static void gated_steps_allocate_nothing(void **state)
+{
+    (void)state;
+    check(ddp_model_mlp(), false, true);
 }
 
 static void the_count_counts(void **state)
@@ -197,6 +209,7 @@ int main(void)
         cmocka_unit_test(lenet_steps_allocate_nothing),
         cmocka_unit_test(mlp_steps_allocate_nothing),
         cmocka_unit_test(changed_samples_allocate_nothing),
+        cmocka_unit_test(gated_steps_allocate_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
