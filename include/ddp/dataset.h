@@ -1,8 +1,8 @@
 /* dataset.h - data sets: a number of images with a label each.
  *
  * A format is a table of functions; the built-in ones are idx ("fashion-mnist" and others in that
- * format), CIFAR-10 and -100 in binary, and synthetic. A program may register its own (app.h).
- * Decoded data lies once per node in shared memory.
+ * format), CIFAR-10 and -100 in binary, packed shards (shards.h), and synthetic. A program may
+ * register its own (app.h). Decoded data lies once per node in shared memory.
  *
  * A set gives its samples in one or both of two ways: image() lends an image as it lies in memory,
  * of any size and order, and costs nothing; fetch() writes plain f32 of the set's one shape. Both
@@ -24,6 +24,7 @@ typedef struct ddp_data_opts {
     ddp_shape input_shape; /* synthetic: shape of a sample, without batch */
     int64_t synthetic_train, synthetic_test, synthetic_classes;
     uint64_t seed;
+    bool verify_data; /* read everything once for its checksums, where a format has them */
 } ddp_data_opts;
 
 typedef struct ddp_dataset ddp_dataset;
@@ -66,6 +67,7 @@ DDP_API const ddp_dataset_ops *ddp_dataset_fashion_mnist(void);
 DDP_API const ddp_dataset_ops *ddp_dataset_mnist(void);
 DDP_API const ddp_dataset_ops *ddp_dataset_cifar10(void);
 DDP_API const ddp_dataset_ops *ddp_dataset_cifar100(void);
+DDP_API const ddp_dataset_ops *ddp_dataset_shards(void);
 DDP_API const ddp_dataset_ops *ddp_dataset_synthetic(void);
 
 /* Collective. The caller owns *dataset_out; comm is borrowed and outlives it. */

@@ -1,5 +1,6 @@
 /* run_data.c - the data sets of a run, the part held out, and the sampler's arithmetic. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "app/run.h"
 
@@ -24,14 +25,37 @@ static ddp_status split(ddpi_run *run)
                               &data->val);
 }
 
+/* A label must mean the same in both splits, where they say what it means. */
+static ddp_status compare_classes(const ddpi_run *run, const ddp_dataset_info *train,
+                                  const ddp_dataset_info *test)
+{
+    for (int64_t i = 0; train->class_names && test->class_names && i < train->classes; i++)
+        if (strcmp(train->class_names[i], test->class_names[i]) != 0)
+            return DDP_FAIL(DDP_ERR_FORMAT,
+                            "data set %s: class %" PRId64 " of the test samples is \"%.80s\", "
+                            "expected \"%.80s\" as in training",
+                            run->config.data.dataset, i, test->class_names[i],
+                            train->class_names[i]);
+    return DDP_OK;
+}
+
+/* Images that differ in size within a split may do so between splits: transforms give them one. */
+static bool shapes_fit(const ddp_dataset_info *train, const ddp_dataset_info *test)
+{
+    if (train->variable || test->variable)
+        return train->shape.ndim == 3 && test->shape.ndim == 3 &&
+               train->shape.dims[0] == test->shape.dims[0];
+    return ddp_shape_equal(&train->shape, &test->shape);
+}
+
 static ddp_status compare_splits(const ddpi_run *run)
 {
     const ddp_dataset_info *train = ddp_dataset_get_info(run->data.train);
     const ddp_dataset_info *test = ddp_dataset_get_info(run->data.test);
     char a[64], b[64];
 
-    if (ddp_shape_equal(&train->shape, &test->shape) && train->classes == test->classes)
-        return DDP_OK;
+    if (shapes_fit(train, test) && train->classes == test->classes)
+        return compare_classes(run, train, test);
     return DDP_FAIL(DDP_ERR_SHAPE,
                     "data set %s: test samples are %s of %" PRId64
                     " classes, expected the training set's %s of %" PRId64,

@@ -9,7 +9,7 @@
 
 #include "ddp/memory.h"
 
-enum { LINE_BYTES = 256, INTRO_BYTES = 512, BUILT_IN_MODELS = 7, BUILT_IN_DATASETS = 5 };
+enum { LINE_BYTES = 256, INTRO_BYTES = 512, BUILT_IN_MODELS = 7, BUILT_IN_DATASETS = 6 };
 
 struct ddpi_registry {
     const ddp_model_def **models;
@@ -55,6 +55,7 @@ static ddp_status fill(ddpi_registry *r, const ddp_app_extras *extras)
     DDP_TRY(add_dataset(r, ddp_dataset_mnist()));
     DDP_TRY(add_dataset(r, ddp_dataset_cifar10()));
     DDP_TRY(add_dataset(r, ddp_dataset_cifar100()));
+    DDP_TRY(add_dataset(r, ddp_dataset_shards()));
     DDP_TRY(add_dataset(r, ddp_dataset_synthetic()));
     for (size_t i = 0; extras != NULL && i < extras->model_count; i++)
         DDP_TRY(add_model(r, extras->models[i]));

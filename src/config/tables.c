@@ -37,6 +37,8 @@ static const ddp_option data_options[] = {
     {"dataset", DDP_OPT_STRING, AT(data.dataset), 0, 0, NULL, "NAME",
      "Data set; see the list below"},
     {"data-dir", DDP_OPT_STRING, AT(data.data_dir), 0, 0, NULL, "DIR", "Where its files lie"},
+    {"verify-data", DDP_OPT_BOOL, AT(data.verify_data), 0, 0, NULL, NULL,
+     "Read packed shards once for their checksums before training"},
     {"input-shape", DDP_OPT_STRING, AT(run.input_shape), 0, 0, NULL, "CxHxW",
      "Shape of a synthetic sample"},
     {"synthetic-train", DDP_OPT_INT, AT(data.synthetic_train), 1, COUNT_MAX, NULL, "N",
