@@ -2,7 +2,8 @@
  *
  * The combination adds in shard order over all ranks, in double, so it is a function of the shards
  * alone. It is gathered piece by piece: memory for it does not grow with the number of ranks times
- * the size of the model. One thread. */
+ * the size of the model. Ranks may have different numbers of shards: every rank sends as many rows
+ * as the largest has. One thread. */
 #include "strategy/running.h"
 
 #include <string.h>
@@ -18,10 +19,14 @@ struct ddpi_running {
     size_t length;        /* of one shard's array */
     float *values;        /* device: [shards][length], behind them the combination */
     double *seen;         /* samples, per shard of this rank */
-    float *mine, *all;    /* host: a piece of this rank's shards, and of all ranks' */
-    double *seen_by_all;  /* per logical shard */
     float *combined_host; /* [length] */
-    size_t piece;         /* values of a shard that are gathered at a time; 0: not known yet */
+    /* From the first combination on: */
+    int64_t *counts;     /* shards of each rank */
+    size_t rows;         /* the largest of them */
+    float *mine, *all;   /* host: a piece of this rank's rows, and of all ranks' */
+    double *seen_row;    /* [rows]: this rank's `seen` */
+    double *seen_by_all; /* [world][rows] */
+    size_t piece;        /* values of a shard that are gathered at a time; 0: not known yet */
 };
 
 static float *array_of(const ddpi_running *r, int64_t shard)
@@ -82,8 +87,10 @@ void ddpi_running_destroy(ddpi_running *r)
     }
     ddp_free(r->seen);
     ddp_free(r->combined_host);
+    ddp_free(r->counts);
     ddp_free(r->mine);
     ddp_free(r->all);
+    ddp_free(r->seen_row);
     ddp_free(r->seen_by_all);
     ddp_free(r);
 }
@@ -99,19 +106,33 @@ void ddpi_running_select(ddpi_running *r, int64_t shard, int64_t count)
 
 /* ---- combining ---- */
 
-/* The first combination allocates what all later ones use. */
-static ddp_status prepare(ddpi_running *r, int world)
+static ddp_status allocate_rows(ddpi_running *r, int world)
 {
-    const size_t total = (size_t)r->shards * (size_t)world;
-    if (r->piece > 0)
-        return DDP_OK;
+    const size_t total = r->rows * (size_t)world;
     size_t piece = PIECE_VALUES / total;
     piece = piece < 1 ? 1 : piece > r->length ? r->length : piece;
-    DDP_TRY(DDP_ALLOC(r->mine, (size_t)r->shards * piece));
+    DDP_TRY(DDP_ALLOC(r->mine, r->rows * piece));
     DDP_TRY(DDP_ALLOC(r->all, total * piece));
+    DDP_TRY(DDP_ALLOC(r->seen_row, r->rows));
     DDP_TRY(DDP_ALLOC(r->seen_by_all, total));
     r->piece = piece;
     return DDP_OK;
+}
+
+/* The first combination learns the ranks' numbers of shards and allocates what all later ones use.
+ */
+static ddp_status prepare(ddpi_running *r, ddp_comm *comm)
+{
+    const int world = ddp_comm_world(comm);
+    if (r->piece > 0)
+        return DDP_OK;
+    const ddp_status st = DDP_ALLOC(r->counts, (size_t)world);
+    DDP_TRY(ddp_comm_agree(comm, st, "list the ranks' shards"));
+    DDP_TRY(ddp_comm_allgather(comm, &r->shards, sizeof r->shards, r->counts));
+    for (int rank = 0; rank < world; rank++)
+        if ((size_t)r->counts[rank] > r->rows)
+            r->rows = (size_t)r->counts[rank];
+    return ddp_comm_agree(comm, allocate_rows(r, world), "combine running statistics");
 }
 
 /* Copies values [from, from + count) of each shard to `mine`, row after row. */
@@ -124,31 +145,41 @@ static ddp_status fetch(ddpi_running *r, size_t from, size_t count)
     return ddp_stream_sync(stream);
 }
 
-/* Shards that have seen nothing count only while none has. */
-static void average(const ddpi_running *r, size_t shards, size_t from, size_t count)
+/* A shard's part of the combination. Shards that have seen nothing count only while none has. */
+static double share_of(const ddpi_running *r, size_t row, double total_seen, double shards)
 {
-    double total = 0;
-    for (size_t s = 0; s < shards; s++)
-        total += r->seen_by_all[s];
+    return total_seen > 0 ? r->seen_by_all[row] / total_seen : 1.0 / shards;
+}
+
+static void average(const ddpi_running *r, int world, size_t from, size_t count)
+{
+    double total_seen = 0, shards = 0;
+    for (int rank = 0; rank < world; rank++) {
+        shards += (double)r->counts[rank];
+        for (size_t s = 0; s < (size_t)r->counts[rank]; s++)
+            total_seen += r->seen_by_all[(size_t)rank * r->rows + s];
+    }
     for (size_t i = 0; i < count; i++) {
         double sum = 0;
-        for (size_t s = 0; s < shards; s++)
-            sum += (total > 0 ? r->seen_by_all[s] / total : 1.0 / (double)shards) *
-                   (double)r->all[s * count + i];
+        for (int rank = 0; rank < world; rank++)
+            for (size_t s = 0; s < (size_t)r->counts[rank]; s++) {
+                const size_t row = (size_t)rank * r->rows + s;
+                sum += share_of(r, row, total_seen, shards) * (double)r->all[row * count + i];
+            }
         r->combined_host[from + i] = (float)sum;
     }
 }
 
 static ddp_status combine_pieces(ddpi_running *r, ddp_comm *comm)
 {
-    const size_t shards = (size_t)r->shards * (size_t)ddp_comm_world(comm);
-    DDP_TRY(ddp_comm_allgather(comm, r->seen, (size_t)r->shards * sizeof(double), r->seen_by_all));
+    const int world = ddp_comm_world(comm);
+    memcpy(r->seen_row, r->seen, (size_t)r->shards * sizeof *r->seen);
+    DDP_TRY(ddp_comm_allgather(comm, r->seen_row, r->rows * sizeof(double), r->seen_by_all));
     for (size_t from = 0; from < r->length; from += r->piece) {
         const size_t left = r->length - from, count = left < r->piece ? left : r->piece;
         DDP_TRY(fetch(r, from, count));
-        DDP_TRY(
-            ddp_comm_allgather(comm, r->mine, (size_t)r->shards * count * sizeof(float), r->all));
-        average(r, shards, from, count);
+        DDP_TRY(ddp_comm_allgather(comm, r->mine, r->rows * count * sizeof(float), r->all));
+        average(r, world, from, count);
     }
     return DDP_OK;
 }
@@ -158,7 +189,7 @@ ddp_status ddpi_running_combine(ddpi_running *r, ddp_comm *comm, const float **c
     *combined_out = NULL;
     if (r->length == 0)
         return DDP_OK;
-    DDP_TRY(ddp_comm_agree(comm, prepare(r, ddp_comm_world(comm)), "combine running statistics"));
+    DDP_TRY(prepare(r, comm));
     DDP_TRY(combine_pieces(r, comm));
     float *combined = array_of(r, r->shards);
     ddp_stream *stream = ddp_device_main_stream(r->device);
