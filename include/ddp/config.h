@@ -43,10 +43,14 @@ typedef enum ddp_precision { DDP_PRECISION_FP32, DDP_PRECISION_BF16 } ddp_precis
 
 enum { DDP_CONFIG_MAX_CHANNELS = 64 };
 
+/* Weights of ranks count as met when no rank's part of the shards differs by more than this,
+ * relatively. */
+#define DDP_CONFIG_SHARE_TOLERANCE 0.02
+
 /* Options as given that belong to no module alone. Texts may be NULL: not given. */
 typedef struct ddp_run_opts {
     const char *model, *input_shape, *normalize, *run_dir, *init_weights, *save_weights,
-        *dump_logits, *freeze;
+        *dump_logits, *freeze, *rank_weights;
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks;
     int device, comm, strategy, lr_scale, log_level, precision, grad_dtype;
@@ -86,11 +90,17 @@ DDP_API void ddp_config_destroy(ddp_config *config);
 DDP_CALL ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **envp,
                                      ddp_options_verdict *verdict_out);
 /* Global batch, shards and effective learning rate for this number of ranks. --batch-per-rank
- * becomes
- * --batch-size, so that the values written to config.ini stand for the same run. */
+ * becomes --batch-size, so that the values written to config.ini stand for the same run. With
+ * --rank-weights reducer.shards stays 0: how the shards are dealt is the program's to find out. */
 DDP_CALL ddp_status ddp_config_resolve(ddp_config *config, int world);
 /* The learning rates of all steps. */
 DDP_CALL ddp_status ddp_config_resolve_schedule(ddp_config *config, int64_t steps_per_epoch);
+/* Whether --rank-weights is auto. */
+DDP_API bool ddp_config_measures_weights(const ddp_config *config);
+/* The numbers of --rank-weights, one for each rank; equal ones without the option or with auto.
+ * weights_out: [world]. */
+DDP_CALL ddp_status ddp_config_rank_weights(const ddp_config *config, int world,
+                                            double *weights_out);
 /* Spreads --normalize over the channels and compares the world with the number of training samples.
  */
 DDP_CALL ddp_status ddp_config_check_data(ddp_config *config, int world, int64_t samples,

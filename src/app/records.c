@@ -71,6 +71,7 @@ static ddp_status fill_run(const ddpi_run *run, ddp_json *record)
     DDP_TRY(add_options(run, record));
     ddp_json_set_int(record, "world_size", run->world);
     ddp_json_set_int(record, "logical_ranks", run->config.shards);
+    DDP_TRY(ddpi_run_add_shares(run, record));
     DDP_TRY(add_hosts(run, record));
     ddp_json_set_string(record, "device", ddp_device_describe(run->net.device));
     DDP_TRY(add_dataset(run, record));
@@ -147,6 +148,7 @@ static ddp_status print_start(const ddpi_run *run)
                   " steps an epoch",
                   run->data.sampler.size, config->global_batch, config->shards,
                   ddp_sampler_steps(&run->data.sampler));
+    ddpi_run_print_shares(run);
     print_lr(config);
     return DDP_OK;
 }

@@ -55,6 +55,7 @@ static const stage stages[] = {
     {"open data", ddpi_run_open_data},
     {"open the model", ddpi_run_open_model},
     {"open the run directory", ddpi_run_open_dir},
+    {"deal shards", ddpi_run_deal},
     {"prepare training", ddpi_run_open_training},
     {"load weights", ddpi_run_load_weights},
     {"compare models", ddpi_run_compare_models},
@@ -143,6 +144,7 @@ static void report(ddpi_run *run, ddp_status st, const char *message)
 static void close_run(ddpi_run *run)
 {
     ddpi_run_close_model(run);
+    ddpi_run_close_shares(run);
     ddpi_run_close_data(run);
     ddp_metrics_close(run->metrics);
     ddp_free(run->ranks);

@@ -61,6 +61,13 @@ typedef struct ddpi_run_net {
     double peak_flops;    /* of the machine, as far as the ranks can use it */
 } ddpi_run_net;
 
+/* How the logical shards are dealt, all ranks alike. [world] each; NULL with --eval-only. */
+typedef struct ddpi_run_shares {
+    int64_t *counts;
+    double *weights;
+    double *seconds; /* of a shard's forward and backward; NULL unless weights are measured */
+} ddpi_run_shares;
+
 typedef struct ddpi_run {
     const ddpi_app *app;
     ddp_config config; /* this rank's */
@@ -73,6 +80,7 @@ typedef struct ddpi_run {
     ddp_metrics *metrics; /* rank 0's */
     ddpi_run_data data;
     ddpi_run_net net;
+    ddpi_run_shares shares;
     ddp_run_summary summary;
     ddp_eval_result val;
 } ddpi_run;
@@ -93,6 +101,7 @@ DDP_INNER ddp_status ddpi_run_find_machine(ddpi_run *run);   /* environment.c */
 DDP_INNER ddp_status ddpi_run_open_data(ddpi_run *run);      /* run_data.c */
 DDP_INNER ddp_status ddpi_run_open_model(ddpi_run *run);     /* run_model.c */
 DDP_INNER ddp_status ddpi_run_open_dir(ddpi_run *run);       /* run_dir.c */
+DDP_INNER ddp_status ddpi_run_deal(ddpi_run *run);           /* run_shares.c */
 DDP_INNER ddp_status ddpi_run_open_training(ddpi_run *run);  /* run_model.c */
 DDP_INNER ddp_status ddpi_run_load_weights(ddpi_run *run);   /* run_weights.c */
 DDP_INNER ddp_status ddpi_run_compare_models(ddpi_run *run); /* run_model.c */
@@ -110,6 +119,13 @@ DDP_INNER ddp_status ddpi_run_compare_running(const ddpi_run *run);
 /* With --dump-logits: memory for the test set's logits, and rank 0's file of them. */
 DDP_INNER ddp_status ddpi_run_keep_logits(ddpi_run *run, ddp_eval_opts *opts);
 DDP_INNER ddp_status ddpi_run_save_logits(const ddpi_run *run);
+void ddpi_run_close_shares(ddpi_run *run);
+/* Number of the first logical shard of this rank. */
+int64_t ddpi_run_first_shard(const ddpi_run *run);
+/* What --rank-weights came to: lines for the console, keys for the run record. Nothing without the
+ * option. */
+void ddpi_run_print_shares(const ddpi_run *run);
+DDP_INNER ddp_status ddpi_run_add_shares(const ddpi_run *run, ddp_json *record);
 /* Writes the run directory's status file, if there is a directory. Any rank may say "failed": it
  * may be rank 0 that is gone. */
 void ddpi_run_write_status(const ddpi_run *run, const char *word);

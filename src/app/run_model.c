@@ -93,10 +93,9 @@ ddp_status ddpi_run_open_model(ddpi_run *run)
 
 static ddp_status open_loader(ddpi_run *run)
 {
-    int64_t shards = run->config.reducer.shards;
     ddp_loader_opts opts = {.sampler = run->data.sampler,
-                            .first_shard = run->rank * shards,
-                            .shard_count = shards,
+                            .first_shard = ddpi_run_first_shard(run),
+                            .shard_count = run->config.reducer.shards,
                             .workers = run->config.workers,
                             .ring = run->config.workers > 0 ? RING_WITH_WORKERS : RING_WITHOUT,
                             .transform = run->data.train_transform,

@@ -17,4 +17,10 @@ DDP_INNER ddp_status ddpi_config_parse_normalize(const char *text, ddp_normalize
 /* Rules that need neither ranks nor data. */
 DDP_INNER ddp_status ddpi_config_check(const ddp_config *config);
 
+/* The form of --rank-weights; NULL is fine. */
+DDP_INNER ddp_status ddpi_config_check_weights(const char *text);
+/* --accumulate, --micro-batch, --logical-ranks and --rank-weights: the number of logical shards,
+ * and where ranks have equal shares that of a rank. The global batch is known. */
+DDP_INNER ddp_status ddpi_config_resolve_shards(ddp_config *config, int world);
+
 #endif

@@ -91,6 +91,9 @@ static const ddp_option train_options[] = {
      "The same, said as the largest number of samples of a shard; 0: --accumulate counts"},
     {"logical-ranks", DDP_OPT_INT, AT(run.logical_ranks), 0, 1e6, NULL, "K",
      "Shards of a batch over all ranks; 0: ranks times --accumulate"},
+    {"rank-weights", DDP_OPT_STRING, AT(run.rank_weights), 0, 0, NULL, "auto|X,X,...",
+     "Give ranks unequal parts of a batch, as whole shards: in proportion to one number for each "
+     "rank, or to the speed that is measured at the start"},
     {"seed", DDP_OPT_INT, AT(run.seed), 0, COUNT_MAX, NULL, "N",
      "Decides the initial weights, the order of samples and synthetic data"},
     {"eval-every", DDP_OPT_INT, AT(trainer.eval_every), 0, 1e9, NULL, "N",

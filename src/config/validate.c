@@ -90,6 +90,7 @@ ddp_status ddpi_config_check(const ddp_config *config)
     DDP_TRY(check_images(config));
     DDP_TRY(check_batch(config));
     DDP_TRY(check_comm(config));
+    DDP_TRY(ddpi_config_check_weights(config->run.rank_weights));
     if (config->model.label_smoothing >= 1)
         return USAGE("option --label-smoothing: found %g, expected less than 1",
                      config->model.label_smoothing);
@@ -97,61 +98,6 @@ ddp_status ddpi_config_check(const ddp_config *config)
 }
 
 /* ---- with the number of ranks ---- */
-
-/* "1, 2, 3, 6": the numbers of ranks that divide the shards. */
-static void list_worlds(int64_t shards, char *text, size_t text_bytes)
-{
-    size_t used = 0;
-
-    text[0] = 0;
-    for (int64_t w = 1; w <= shards && used + 1 < text_bytes; w++)
-        if (shards % w == 0)
-            used +=
-                (size_t)snprintf(text + used, text_bytes - used, "%s%" PRId64, used ? ", " : "", w);
-}
-
-/* --micro-batch in terms of --accumulate. */
-static ddp_status resolve_micro_batch(ddp_config *config, int world)
-{
-    ddp_run_opts *run = &config->run;
-    int64_t per_rank = (config->global_batch + world - 1) / world;
-
-    if (run->micro_batch == 0)
-        return DDP_OK;
-    if (run->accumulate > 1 || run->logical_ranks > 0)
-        return USAGE("option --micro-batch: found %" PRId64
-                     " beside --accumulate or --logical-ranks, expected one of them",
-                     run->micro_batch);
-    run->accumulate = (per_rank + run->micro_batch - 1) / run->micro_batch;
-    run->micro_batch = 0;
-    return DDP_OK;
-}
-
-static ddp_status resolve_shards(ddp_config *config, int world)
-{
-    const ddp_run_opts *run = &config->run;
-    char worlds[128];
-
-    config->shards = run->logical_ranks > 0 ? run->logical_ranks : world * run->accumulate;
-    if (config->shards % world != 0) {
-        list_worlds(config->shards, worlds, sizeof worlds);
-        return USAGE("option --logical-ranks: found %" PRId64
-                     " with %d ranks, expected a multiple of %d (or this many ranks: %s)",
-                     config->shards, world, world, worlds);
-    }
-    if (run->logical_ranks > 0 && run->accumulate > 1 && config->shards != world * run->accumulate)
-        return USAGE("option --logical-ranks: found %" PRId64 " with --accumulate %" PRId64
-                     " and %d ranks, expected %" PRId64 ", or one of the two options",
-                     config->shards, run->accumulate, world, world * run->accumulate);
-    config->reducer.shards = config->shards / world;
-    if (run->sync_bn && config->shards != world)
-        return USAGE("option --sync-bn: found with %" PRId64
-                     " shards on %d ranks, expected one shard for each rank (no --accumulate, "
-                     "--micro-batch or --logical-ranks): a rank computes its shards one after the "
-                     "other, so they cannot share statistics",
-                     config->shards, world);
-    return DDP_OK;
-}
 
 static double scaled_lr(const ddp_config *config)
 {
@@ -173,8 +119,7 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
     ddp_run_opts *run = &config->run;
 
     config->global_batch = run->batch_per_rank > 0 ? run->batch_per_rank * world : run->batch_size;
-    DDP_TRY(resolve_micro_batch(config, world));
-    DDP_TRY(resolve_shards(config, world));
+    DDP_TRY(ddpi_config_resolve_shards(config, world));
     if (config->global_batch < world)
         return USAGE("option --batch-size: found %" PRId64
                      " with %d ranks, expected at least one sample for each rank",
@@ -182,8 +127,8 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
     if (config->global_batch < config->shards)
         return USAGE(
             "option --batch-size: found %" PRId64 " with %" PRId64
-            " shards (ranks times --accumulate, or --logical-ranks), expected at least one "
-            "sample for each",
+            " shards (ranks times --accumulate, --logical-ranks or --rank-weights), expected at "
+            "least one sample for each",
             config->global_batch, config->shards);
     run->batch_size = config->global_batch;
     run->batch_per_rank = 0;
