@@ -168,6 +168,10 @@ static void the_world_decides_batch_and_shards(void **state)
     assert_int_equal(c->reducer.shards, 3);
     ddp_config_destroy(c);
 
+    c = parsed("--sync-bn --accumulate 2");
+    CHECK_FAILS(ddp_config_resolve(c, 2), DDP_ERR_USAGE, "one shard for each rank");
+    ddp_config_destroy(c);
+
     c = parsed("--logical-ranks 12 --accumulate 2");
     CHECK_FAILS(ddp_config_resolve(c, 4), DDP_ERR_USAGE, "expected 8");
     CHECK_OK(ddp_config_resolve(c, 6));
