@@ -22,6 +22,7 @@ typedef struct probe {
     char *memory; /* of the device: what follows */
     size_t bytes;
     float *params, *grads;
+    int64_t *ids; /* of the samples, for dropout */
     ddp_model_input input;
 } probe;
 
@@ -42,6 +43,8 @@ static ddp_status open_probe(ddpi_run *run, probe *p)
     const size_t labels = padded((size_t)p->input.count * sizeof(int32_t));
     void *memory;
 
+    DDP_TRY(DDP_ALLOC(p->ids, (size_t)p->input.count));
+    p->input.sample_ids = p->ids;
     p->bytes = 2 * flat + inputs + labels;
     DDP_TRY(ddp_device_alloc(device, p->bytes, &memory));
     p->memory = memory;
@@ -55,6 +58,7 @@ static ddp_status open_probe(ddpi_run *run, probe *p)
 
 static void close_probe(ddpi_run *run, probe *p)
 {
+    ddp_free(p->ids);
     if (p->memory == NULL)
         return;
     ddp_model_bind(run->net.model, NULL, NULL);

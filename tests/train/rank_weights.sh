@@ -26,6 +26,10 @@ train measured 2 "${common[@]}" --rank-weights auto
 same_curve measured eight $steps 1e-5
 equal 'sum of measured shards' "$(($(record measured rank_shards | tr -d '[]' | tr , +)))" 8
 equal 'times of a shard' "$(record measured shard_ms | tr -cd , | wc -c)" 1
+# What a shard needs beside samples: norms, numbers for dropout.
+train resnet 2 --model resnet18-small --dropout 0.1 --dataset synthetic --synthetic-train 8 \
+    --synthetic-test 2 --batch-size 8 --epochs 1 --rank-weights auto
+equal 'times of a shard with dropout' "$(record resnet shard_ms | tr -cd , | wc -c)" 1
 
 # What is said on the console, and what is refused.
 launch 2 "${common[@]}" --max-steps 1 --rank-weights 5,1 --logical-ranks 3 --run-dir "$work/said" \
