@@ -3,8 +3,8 @@
  *
  * Each module describes its options in a constant table; a target is an offset into the module's
  * own options struct. The tables become argp children (glibc), the INI file is read through inih;
- * nothing is parsed here. Later sources win: defaults, --config FILE, DDP_TRAIN_NAME variables,
- * command line. For a key "batch-size" the variable is DDP_TRAIN_BATCH_SIZE. */
+ * nothing is parsed here. Later sources win: defaults, --config FILE, variables, command line.
+ * For a key "batch-size" of ddp_train the variable is DDP_TRAIN_BATCH_SIZE. */
 #ifndef DDP_OPTIONS_H
 #define DDP_OPTIONS_H
 
@@ -50,7 +50,8 @@ typedef enum ddp_options_verdict {
 } ddp_options_verdict;
 
 /* Joins the groups (copied; their tables and targets are borrowed). A name that stands twice is a
- * bug. `program` and `doc` appear in --help. */
+ * bug. `program` (at most 30 bytes)
+ * and `doc` appear in --help, and the program's name in variables. */
 DDP_CALL ddp_status ddp_options_create(const char *program, const char *doc,
                                        const ddp_option_group *groups, size_t group_count,
                                        ddp_options **options_out);

@@ -4,6 +4,7 @@
  * thread. */
 #include "ddp/options.h"
 
+#include <ctype.h>
 #include <string.h>
 
 #include "base/options_impl.h"
@@ -13,8 +14,9 @@
 
 static const ddp_option own_options[] = {
     {"config", DDP_OPT_STRING, offsetof(struct ddpi_own_options, config), 0, 0, NULL, "FILE",
-     "Read options from an INI file; a key is an option's name. DDP_TRAIN_NAME variables and the "
-     "command line are stronger"},
+     "Read options from an INI file; a key is an option's name. Environment variables (the "
+     "program's and the option's name in capitals, as DDP_TRAIN_SEED) and the command line are "
+     "stronger"},
     {"print-config", DDP_OPT_BOOL, offsetof(struct ddpi_own_options, print_config), 0, 0, NULL,
      NULL, "Print every value and where it comes from, then leave"},
     {"help", DDP_OPT_BOOL, offsetof(struct ddpi_own_options, help), 0, 0, NULL, NULL,
@@ -106,6 +108,17 @@ static void add_entries(ddp_options *options, size_t group)
     }
 }
 
+/* "ddp_train" to "DDP_TRAIN_". */
+static void make_prefix(const char *program, char prefix[DDPI_PREFIX_BYTES])
+{
+    size_t length = strlen(program);
+
+    DDP_ASSERT(length + 2 <= DDPI_PREFIX_BYTES);
+    for (size_t i = 0; i < length; i++)
+        prefix[i] = (char)toupper((unsigned char)program[i]);
+    memcpy(prefix + length, "_", 2);
+}
+
 ddp_status ddp_options_create(const char *program, const char *doc, const ddp_option_group *groups,
                               size_t group_count, ddp_options **options_out)
 {
@@ -118,6 +131,7 @@ ddp_status ddp_options_create(const char *program, const char *doc, const ddp_op
     DDP_TRY(DDP_ALLOC(options, 1));
     options->program = program;
     options->doc = doc;
+    make_prefix(program, options->prefix);
     DDP_TRY_GOTO(st, DDP_ALLOC(options->groups, group_count + 1), err_destroy);
     DDP_TRY_GOTO(st, DDP_ALLOC(options->entries, entry_count), err_destroy);
     options->groups[0] = (ddp_option_group){"Program", own_options, &options->own};
@@ -178,7 +192,7 @@ static ddp_status read_sources(ddp_options *options, char **envp, const ddpi_ass
         return DDP_OK;
     const char *config = options->own.config;
     if (config == NULL)
-        config = ddpi_options_config_variable(envp);
+        config = ddpi_options_config_variable(options, envp);
     if (config != NULL)
         DDP_TRY(ddpi_options_read_ini(options, config));
     DDP_TRY(ddpi_options_read_variables(options, envp));

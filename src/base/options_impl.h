@@ -11,10 +11,10 @@
 #include "ddp/options.h"
 
 /* argp's keys up to here would be short options. */
-#define DDPI_KEY_FIRST       256
-#define DDPI_VARIABLE_PREFIX "DDP_TRAIN_"
+#define DDPI_KEY_FIRST 256
 /* Holds any value but a string. */
-#define DDPI_VALUE_BYTES 64
+#define DDPI_VALUE_BYTES  64
+#define DDPI_PREFIX_BYTES 32
 
 typedef struct ddpi_option_entry {
     const ddp_option *option; /* borrowed */
@@ -37,7 +37,8 @@ typedef struct ddpi_assignment {
 struct ddp_options {
     const char *program;
     const char *doc;
-    ddp_option_group *groups; /* groups[0] is the program's own: --config, --help, ... */
+    char prefix[DDPI_PREFIX_BYTES]; /* of variables: "DDP_TRAIN_" for ddp_train */
+    ddp_option_group *groups;       /* groups[0] is the program's own: --config, --help, ... */
     size_t group_count;
     ddpi_option_entry *entries;
     size_t entry_count;
@@ -77,8 +78,8 @@ void ddpi_options_argp_free(ddp_options *options);
 DDP_INNER ddp_status ddpi_options_read_cmdline(ddp_options *options, int argc, char **argv,
                                                ddpi_assignment **list_out, size_t *count_out);
 DDP_INNER ddp_status ddpi_options_read_ini(ddp_options *options, const char *path);
-/* The file that DDP_TRAIN_CONFIG names; NULL if there is none. */
-const char *ddpi_options_config_variable(char **envp);
+/* The file that the variable for --config names; NULL if there is none. */
+const char *ddpi_options_config_variable(const ddp_options *options, char **envp);
 DDP_INNER ddp_status ddpi_options_read_variables(ddp_options *options, char **envp);
 
 #endif

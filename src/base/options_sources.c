@@ -1,4 +1,4 @@
-/* options_sources.c - options from an INI file, through inih, and from DDP_TRAIN_* variables.
+/* options_sources.c - options from an INI file, through inih, and from variables.
  *
  * inih has a fixed line length and cuts what is longer without a word. Its reader callback is
  * therefore ours: it hands a long line over in pieces that inih takes for continuation lines, and
@@ -242,12 +242,12 @@ static ddp_status unknown_variable(const ddp_options *options, const char *varia
         nearest[i] = (char)(from[i] == '-' ? '_' : toupper((unsigned char)from[i]));
     nearest[i] = 0;
     return DDP_FAIL(DDP_ERR_USAGE, "unknown variable %.*s (environment); the nearest is %s%s",
-                    (int)(bytes < 200 ? bytes : 200), variable, DDPI_VARIABLE_PREFIX, nearest);
+                    (int)(bytes < 200 ? bytes : 200), variable, options->prefix, nearest);
 }
 
 static ddp_status read_variable(ddp_options *options, const char *variable)
 {
-    const size_t prefix = strlen(DDPI_VARIABLE_PREFIX);
+    const size_t prefix = strlen(options->prefix);
     size_t bytes = strcspn(variable, "=");
     char name[128];
     char origin[160];
@@ -269,20 +269,22 @@ static ddp_status read_variable(ddp_options *options, const char *variable)
     return ddpi_option_set(entry, variable[bytes] == '=' ? variable + bytes + 1 : "", origin);
 }
 
-const char *ddpi_options_config_variable(char **envp)
+const char *ddpi_options_config_variable(const ddp_options *options, char **envp)
 {
-    static const char config[] = DDPI_VARIABLE_PREFIX "CONFIG=";
+    static const char config[] = "CONFIG=";
+    const size_t prefix = strlen(options->prefix);
 
     for (; envp != NULL && *envp != NULL; envp++)
-        if (strncmp(*envp, config, sizeof config - 1) == 0)
-            return *envp + sizeof config - 1;
+        if (strncmp(*envp, options->prefix, prefix) == 0 &&
+            strncmp(*envp + prefix, config, sizeof config - 1) == 0)
+            return *envp + prefix + sizeof config - 1;
     return NULL;
 }
 
 ddp_status ddpi_options_read_variables(ddp_options *options, char **envp)
 {
     for (; envp != NULL && *envp != NULL; envp++)
-        if (strncmp(*envp, DDPI_VARIABLE_PREFIX, strlen(DDPI_VARIABLE_PREFIX)) == 0)
+        if (strncmp(*envp, options->prefix, strlen(options->prefix)) == 0)
             DDP_TRY(read_variable(options, *envp));
     return DDP_OK;
 }
