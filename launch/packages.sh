@@ -1,7 +1,8 @@
 # packages.sh - which Debian packages are needed, and how they get here. Sourced by quickstart.sh and
 # tests/run.sh.
 build_packages=(gcc libc6-dev pkg-config cmake ninja-build libopenmpi-dev openmpi-bin libdnnl-dev
-    libinih-dev libjansson-dev zlib1g-dev libxxhash-dev libhwloc-dev)
+    libinih-dev libjansson-dev zlib1g-dev libxxhash-dev libhwloc-dev
+    libturbojpeg0-dev libpng-dev)
 
 # install_packages NAME...: installs those that are missing, as root or through sudo, or says which.
 install_packages() {

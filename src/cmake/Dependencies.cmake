@@ -1,4 +1,5 @@
-# Everything that libddp links, as one target: ddp_dependencies.
+# Everything that libddp links, as one target: ddp_dependencies. What ddp_pack needs beside it:
+# ddp_image_files.
 find_package(PkgConfig REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
 find_package(Threads REQUIRED)
@@ -8,6 +9,8 @@ pkg_check_modules(INIH REQUIRED IMPORTED_TARGET inih)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(TURBOJPEG REQUIRED IMPORTED_TARGET libturbojpeg)
+pkg_check_modules(PNG REQUIRED IMPORTED_TARGET libpng)
 # oneDNN by its header and library, not by its CMake package: Debian's asks for OpenCL's development
 # files, which the CPU engine does not need. -DDNNL_ROOT=PREFIX chooses another installation.
 find_path(DNNL_INCLUDE dnnl.h HINTS ${DNNL_ROOT} PATH_SUFFIXES include REQUIRED)
@@ -19,3 +22,5 @@ set_target_properties(DNNL::dnnl PROPERTIES
 add_library(ddp_dependencies INTERFACE)
 target_link_libraries(ddp_dependencies INTERFACE MPI::MPI_C Threads::Threads ZLIB::ZLIB OpenMP::OpenMP_C
   PkgConfig::INIH PkgConfig::JANSSON PkgConfig::XXHASH PkgConfig::HWLOC DNNL::dnnl m)
+add_library(ddp_image_files INTERFACE)
+target_link_libraries(ddp_image_files INTERFACE PkgConfig::TURBOJPEG PkgConfig::PNG)
