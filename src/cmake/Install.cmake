@@ -1,4 +1,4 @@
-# What `cmake --install` puts where: program, library, headers, the CMake package "ddp" with its target
+# What `cmake --install` puts where: programs, library, headers, the CMake package "ddp" with its target
 # ddp::ddp, and ddp.pc. Both find their files relative to themselves, so the tree may be moved.
 include(CMakePackageConfigHelpers)
 
@@ -6,7 +6,7 @@ set(DDP_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/ddp)
 install(TARGETS ddp EXPORT ddp_targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_COMPONENT development
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(TARGETS ddp_train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS ddp_train ddp_pack RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")
 install(EXPORT ddp_targets NAMESPACE ddp:: FILE ddpTargets.cmake DESTINATION ${DDP_PACKAGE_DIR})
