@@ -6,8 +6,9 @@
 #include "ddp/status.h"
 
 /* What a file may hold; a larger one is refused before memory is taken for it. */
-#define DDPI_PICTURE_MAX_SIDE   65535
-#define DDPI_PICTURE_MAX_PIXELS (INT64_C(1) << 26)
+#define DDPI_PICTURE_MAX_SIDE     65535
+#define DDPI_PICTURE_MAX_PIXELS   (INT64_C(1) << 26)
+#define DDPI_PICTURE_MAX_CHANNELS 4
 
 typedef struct ddpi_picture {
     uint8_t *pixels; /* [height][width][channels] */

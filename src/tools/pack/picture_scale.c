@@ -66,13 +66,38 @@ static ddp_status make_axis(int64_t from, int64_t to, axis *out)
     return DDP_OK;
 }
 
-static uint8_t weigh(const uint8_t *src, int64_t stride, const taps *t)
+enum { HALF = 1 << (WEIGHT_BITS - 1) };
+
+static uint8_t rounded(int32_t sum)
 {
-    int64_t sum = 1 << (WEIGHT_BITS - 1);
+    return (uint8_t)(sum >> WEIGHT_BITS > 255 ? 255 : sum >> WEIGHT_BITS);
+}
+
+/* One pixel of a row */
+static void weigh_pixel(const uint8_t *row, int64_t channels, const taps *t, uint8_t *dst)
+{
+    int32_t sums[DDPI_PICTURE_MAX_CHANNELS] = {HALF, HALF, HALF, HALF};
+    const uint8_t *src = row + t->first * channels;
     for (int64_t j = 0; j < t->count; j++)
-        sum += (int64_t)src[(t->first + j) * stride] * t->weights[j];
-    sum >>= WEIGHT_BITS;
-    return (uint8_t)(sum > 255 ? 255 : sum);
+        for (int64_t c = 0; c < channels; c++)
+            sums[c] += *src++ * t->weights[j];
+    for (int64_t c = 0; c < channels; c++)
+        dst[c] = rounded(sums[c]);
+}
+
+/* One row, of rows of `count` bytes. */
+static void weigh_rows(const uint8_t *src, int64_t count, const taps *t, int32_t *restrict sums,
+                       uint8_t *restrict dst)
+{
+    for (int64_t x = 0; x < count; x++)
+        sums[x] = HALF;
+    for (int64_t j = 0; j < t->count; j++) {
+        const uint8_t *restrict row = src + (t->first + j) * count;
+        for (int64_t x = 0; x < count; x++)
+            sums[x] += row[x] * t->weights[j];
+    }
+    for (int64_t x = 0; x < count; x++)
+        dst[x] = rounded(sums[x]);
 }
 
 static ddp_status scale_rows(ddpi_picture *picture, int64_t width)
@@ -85,9 +110,8 @@ static ddp_status scale_rows(ddpi_picture *picture, int64_t width)
         uint8_t *dst = result.pixels;
         for (int64_t y = 0; y < picture->height; y++) {
             const uint8_t *row = picture->pixels + y * picture->width * picture->channels;
-            for (int64_t x = 0; x < width; x++)
-                for (int64_t c = 0; c < picture->channels; c++)
-                    *dst++ = weigh(row + c, picture->channels, &a.taps[x]);
+            for (int64_t x = 0; x < width; x++, dst += picture->channels)
+                weigh_pixel(row, picture->channels, &a.taps[x], dst);
         }
         ddpi_picture_free(picture);
         *picture = result;
@@ -98,19 +122,21 @@ static ddp_status scale_rows(ddpi_picture *picture, int64_t width)
 
 static ddp_status scale_columns(ddpi_picture *picture, int64_t height)
 {
-    ddpi_picture result;
+    ddpi_picture result = {0};
+    int32_t *sums = NULL;
     axis a;
     int64_t row = picture->width * picture->channels;
     DDP_TRY(make_axis(picture->height, height, &a));
-    ddp_status st = ddpi_picture_alloc(height, picture->width, picture->channels, &result);
+    ddp_status st = DDP_ALLOC(sums, (size_t)row);
+    if (st == DDP_OK)
+        st = ddpi_picture_alloc(height, picture->width, picture->channels, &result);
     if (st == DDP_OK) {
-        uint8_t *dst = result.pixels;
         for (int64_t y = 0; y < height; y++)
-            for (int64_t x = 0; x < row; x++)
-                *dst++ = weigh(picture->pixels + x, row, &a.taps[y]);
+            weigh_rows(picture->pixels, row, &a.taps[y], sums, result.pixels + y * row);
         ddpi_picture_free(picture);
         *picture = result;
     }
+    ddp_free(sums);
     axis_free(&a);
     return st;
 }
