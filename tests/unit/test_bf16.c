@@ -5,6 +5,8 @@
  * times 2^-8 in the root mean square. The plans round the weights, the result, and a source or
  * gradient that is not bf16 yet; three such errors make 0.73 times 2^-8 in the L2 norm. Sums are in
  * f32 and add nothing that could be seen. */
+#include <time.h>
+
 #include "op_fixture.h"
 
 #define LIMIT (1.0 / 256)
@@ -252,6 +254,40 @@ static void either_backward_pass_masks_the_gradient(void **state)
     ddp_device_close(device);
 }
 
+static double seconds_of_weights_gradient(ddp_device *device, ddp_op_desc desc, bool bf16)
+{
+    const ddp_shape src = {4, {32, 1, 28, 28}};
+    double best = INFINITY;
+    op_case c;
+    desc.bf16 = bf16;
+    case_open(&c, device, &desc, &src, NULL, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct timespec from, to;
+        case_run(&c, DDP_PASS_FORWARD);
+        assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &from), 0);
+        case_run(&c, DDP_PASS_BACKWARD_WEIGHTS);
+        assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &to), 0);
+        best = fmin(best,
+                    (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec));
+    }
+    case_close(&c);
+    return best;
+}
+
+/* The library has plain loops where it has no kernel, which take a thousand times as long as an f32
+ * kernel does; the least of four runs and the wide limit are for busy machines. */
+static void no_pass_runs_plain_loops(void **state)
+{
+    ddp_device *device = open_cpu_bf16();
+    const ddp_op_desc desc = conv_desc(&convs[0]);
+    (void)state;
+    const double f32 = seconds_of_weights_gradient(device, desc, false);
+    const double bf16 = seconds_of_weights_gradient(device, desc, true);
+    if (bf16 > 40 * f32)
+        fail_msg("bf16 takes %.3g ms, f32 %.3g ms", 1e3 * bf16, 1e3 * f32);
+    ddp_device_close(device);
+}
+
 static void passes_allocate_nothing(void **state)
 {
     ddp_device *device = open_cpu_bf16();
@@ -390,6 +426,7 @@ int main(void)
         cmocka_unit_test(f32_plans_take_bf16_sources),
         cmocka_unit_test(weights_layout_fits_other_batch_sizes),
         cmocka_unit_test(either_backward_pass_masks_the_gradient),
+        cmocka_unit_test(no_pass_runs_plain_loops),
         cmocka_unit_test(passes_allocate_nothing),
         cmocka_unit_test(import_rounds_and_export_widens),
         cmocka_unit_test(special_numbers_survive),

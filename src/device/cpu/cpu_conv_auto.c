@@ -381,7 +381,8 @@ static ddp_status choose(const ddpi_plan_parts *parts, int *choice_out)
     return DDP_OK;
 }
 
-/* In bf16 the library's direct kernels are the only ones; without them, an f32 plan computes. */
+/* In bf16 the library's direct kernels are the only ones; without one for each pass, an f32 plan
+ * computes. */
 static ddp_status create_bf16(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_out)
 {
     const ddp_status st = ddpi_conv_direct_create(parts, plan_out);

@@ -9,6 +9,7 @@
  * converted in scratch memory (typically the weights in backward data). With bf16 the f32 weights
  * are rounded there in every pass. */
 #include <stdio.h>
+#include <string.h>
 
 #include "device/cpu/bf16.h"
 #include "device/cpu/cpu_impl.h"
@@ -96,6 +97,14 @@ typedef struct direct_maker {
     ddpi_prim *hint; /* the direct forward primitive, where a Winograd one stands in its place */
 } direct_maker;
 
+/* The library's plain loops, a thousand times slower than a kernel. It takes them for bf16 layouts
+ * without one, such as the gradient of weights of one input channel in the forward pass's blocks.
+ */
+static bool is_plain_bf16(const direct_maker *maker, const ddpi_prim *prim)
+{
+    return maker->parts->desc->bf16 && strncmp(ddpi_prim_impl(prim), "ref", 3) == 0;
+}
+
 static ddp_status make_prim(const direct_maker *maker, ddp_op_pass pass, const ddpi_md *const md[3],
                             bool winograd, ddpi_prim **prim_out)
 {
@@ -109,7 +118,12 @@ static ddp_status make_prim(const direct_maker *maker, ddp_op_pass pass, const d
                    : maker->hint != NULL    ? maker->hint
                                             : plan->pass[DDP_PASS_FORWARD].prim,
     };
-    return ddpi_prim_conv(ddpi_cpu_of(maker->parts->device)->dnnl, &request, prim_out);
+    DDP_TRY(ddpi_prim_conv(ddpi_cpu_of(maker->parts->device)->dnnl, &request, prim_out));
+    if (!is_plain_bf16(maker, *prim_out))
+        return DDP_OK;
+    ddpi_prim_destroy(*prim_out);
+    *prim_out = NULL;
+    return DDP_FAIL(DDP_ERR_UNSUPPORTED, "oneDNN: a convolution pass in bf16: plain loops only");
 }
 
 /* Layouts as wanted if the library can, else as the library likes. */
