@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,9 +40,13 @@ static ddp_status default_name(const ddpi_run *run, char path[PATH_MAX])
 static ddp_status check_save_path(const char *path)
 {
     char dir[PATH_MAX];
+    struct stat info;
 
     if (path == NULL)
         return DDP_OK;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return DDP_FAIL(DDP_ERR_IO, "option --save-weights %s: is a directory, expected a file",
+                        path);
     const char *slash = strrchr(path, '/');
     size_t bytes = slash == NULL ? 0 : (size_t)(slash - path);
     if (bytes >= sizeof dir)

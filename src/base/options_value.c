@@ -25,7 +25,7 @@ static void describe_number(const ddp_option *option, char *text)
     const char *kind = option->type == DDP_OPT_INT ? "a whole number" : "a number";
     double shown = option->type == DDP_OPT_INT ? INT_LIMIT_SHOWN : DOUBLE_LIMIT_SHOWN;
     bool low = has_limits(option) && option->min > -shown;
-    bool high = has_limits(option) && option->max < shown;
+    bool high = has_limits(option) && option->max <= shown;
 
     if (low && high)
         snprintf(text, EXPECTED_BYTES, "%s from %.15g to %.15g", kind, option->min, option->max);

@@ -10,6 +10,8 @@
 #include "ckpt/weights_impl.h"
 #include "ddp/log.h"
 
+#define MISFIT "does not fit the model"
+
 /* Four lists and a path fit the message of a status. */
 enum { LIST_BYTES = 360, ITEM_BYTES = 256, SHAPE_BYTES = 64 };
 
@@ -128,22 +130,24 @@ static void find_missing(match *m)
     }
 }
 
-static ddp_status refuse(const match *m)
+static ddp_status refuse(const match *m, const char *verdict)
 {
     char text[4 * LIST_BYTES + ITEM_BYTES] = "";
     append(text, sizeof text, "missing", &m->missing);
     append(text, sizeof text, "not in the model", &m->surplus);
     append(text, sizeof text, "of another shape", &m->shapes);
     append(text, sizeof text, "of another type", &m->types);
-    return DDP_FAIL(DDP_ERR_SHAPE, "%s does not fit the model: %s", m->what, text);
+    return DDP_FAIL(DDP_ERR_SHAPE, "%s %s: %s", m->what, verdict, text);
 }
 
 /* What has another shape keeps its value. */
 static ddp_status accept_part(const match *m)
 {
     char text[2 * LIST_BYTES + ITEM_BYTES] = "";
-    if (m->types.count > 0 || m->fitting == 0)
-        return refuse(m);
+    if (m->types.count > 0)
+        return refuse(m, MISFIT);
+    if (m->fitting == 0)
+        return refuse(m, "has no tensor that fits the model, expected one for a partial start");
     for (size_t i = 0; i < m->model->count; i++) {
         ddpi_weight *weight = &m->model->items[i];
         if (weight->tensor != NULL && !ddp_shape_equal(&weight->tensor->shape, &weight->shape))
@@ -189,7 +193,7 @@ ddp_status ddpi_weights_match(const ddpi_safetensors *file, const char *what, bo
     if (partial)
         DDP_TRY(accept_part(&m));
     else if (m.missing.count + m.surplus.count + m.shapes.count + m.types.count > 0)
-        return refuse(&m);
+        return refuse(&m, MISFIT);
     if (m.prefix_bytes > 0)
         ddp_info("%s: took the prefix '%s' off all names", what, PREFIX);
     say_conversions(&m);

@@ -11,6 +11,7 @@ for ranks in 1 loopback:3; do
     refused 2 'expected one of' $ranks --strategy magic
     refused 2 'expected a momentum above 0' $ranks --nesterov
     refused 2 'beside --batch-size' $ranks --batch-size 8 --batch-per-rank 4
+    refused 2 'from 0 to 1e+15' $ranks --warmup-steps 8000000000000000
     refused 2 'found "1x28"' $ranks --input-shape 1x28
     refused 2 '--init-weights' $ranks --eval-only
 done
@@ -21,6 +22,7 @@ for ranks in 1 3 loopback:3; do
     refused 1 'dataset-fashion-mnist' $ranks --data-dir "$work/nowhere"
     refused 1 'no CUDA module' $ranks --device cuda
     refused 1 'nowhere/w.safetensors' $ranks "${small[@]}" --save-weights nowhere/w.safetensors
+    refused 1 'expected a file' $ranks "${small[@]}" --save-weights .
     refused 1 'missing.safetensors' $ranks "${small[@]}" --init-weights missing.safetensors \
         --run-dir "$work/loading"
     rm -rf "$work/loading"
@@ -33,6 +35,7 @@ for ranks in 3 loopback:3; do
 done
 refused 1 'no CUDA module' 1 --comm nccl
 refused 2 'expected one process' 2 --comm loopback
+refused 2 'option --allreduce: found mpi' loopback:2 --allreduce mpi
 
 # Ranks that were given different values.
 code=0

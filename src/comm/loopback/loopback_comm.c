@@ -246,7 +246,9 @@ ddp_status ddp_comm_loopback_open(const ddp_comm_opts *opts, int world_size,
         return DDP_FAIL(DDP_ERR_USAGE, "a loopback world has 1 to %d ranks, not %d", WORLD_MAX,
                         world_size);
     if (opts->allreduce == DDP_ALLREDUCE_MPI)
-        return DDP_FAIL(DDP_ERR_USAGE, "allreduce mpi needs the mpi communicator, not loopback");
+        return DDP_FAIL(DDP_ERR_USAGE,
+                        "option --allreduce: found mpi with --comm loopback, expected another "
+                        "algorithm, or --comm mpi");
     DDP_TRY(world_new(world_size, faults != NULL ? faults : &none, &w));
     for (int r = 0; r < world_size; r++) {
         ddp_status st = open_rank(opts, w, r, world_size, &comms[r]);
