@@ -1,6 +1,7 @@
 /* observers.c - rank 0's listeners: the progress line, the records of steps and epochs, and a line
  * on the console for each epoch. A step's part allocates nothing. */
 #include <inttypes.h>
+#include <math.h>
 
 #include "app/run.h"
 
@@ -98,6 +99,12 @@ static ddp_status record_epoch(const ddpi_run *run, const ddp_epoch_stats *epoch
     return ddp_metrics_write(run->metrics, record);
 }
 
+/* The sign of what is no number says nothing. */
+static double unsigned_nan(double loss)
+{
+    return isnan(loss) ? fabs(loss) : loss;
+}
+
 static void show_epoch(const ddpi_run *run, const ddp_run_info *info, const ddp_epoch_stats *epoch)
 {
     const char *set = run->net.val != NULL ? "validation" : "test";
@@ -106,8 +113,9 @@ static void show_epoch(const ddpi_run *run, const ddp_run_info *info, const ddp_
     if (epoch->evaluated)
         ddp_log_print("epoch %" PRId64 "/%" PRId64
                       ": train loss %.4f, %s loss %.4f, %s accuracy %.4f, %.0f images/s, %.1f s",
-                      epoch->epoch, info->epochs, epoch->train_loss, set, epoch->test.loss, set,
-                      accuracy(&epoch->test), epoch->images_per_s, epoch->seconds);
+                      epoch->epoch, info->epochs, epoch->train_loss, set,
+                      unsigned_nan(epoch->test.loss), set, accuracy(&epoch->test),
+                      epoch->images_per_s, epoch->seconds);
     else
         ddp_log_print("epoch %" PRId64 "/%" PRId64 ": train loss %.4f, %.0f images/s, %.1f s",
                       epoch->epoch, info->epochs, epoch->train_loss, epoch->images_per_s,
