@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ddp/log.h"
 #include "ddp/memory.h"
 #include "nn/op_layer.h"
 
@@ -25,6 +26,7 @@ typedef struct norm_layer {
     int64_t channels, pixels; /* of a sample */
     double count;             /* values a channel of the forward that awaits its backward */
     size_t running_mean, running_var;
+    bool warned;
     double *gathered; /* for synchronised statistics: this rank's, then all ranks' */
     size_t gathered_count;
 } norm_layer;
@@ -245,12 +247,25 @@ static ddp_status combine_gradients(norm_layer *layer, const ddpi_pass *pass,
     return put_back(layer, pass, arrays);
 }
 
+/* PyTorch refuses this; here a last batch of one sample shall not end a long run. */
+static void warn_of_single(norm_layer *layer, double count)
+{
+    if (count > 1 || layer->warned)
+        return;
+    ddp_warn("layer %s (batchnorm): a shard has one value for each channel, so the layer's output "
+             "is its bias alone; expected at least two (larger shards or images, --sync-bn, or "
+             "--drop-last)",
+             layer->op.base.spec.name);
+    layer->warned = true;
+}
+
 static ddp_status find_statistics(norm_layer *layer, ddp_op_plan *op, const ddpi_pass *pass,
                                   const ddp_op_args *args)
 {
     DDP_TRY(ddp_op_run(op, DDP_PASS_STATISTICS, pass->stream, args));
     if (pass->sync != NULL)
         DDP_TRY(combine_statistics(layer, pass, args->norm));
+    warn_of_single(layer, args->norm->count);
     if (pass->running == NULL)
         return DDP_OK;
     const ddp_norm_running_args running = {

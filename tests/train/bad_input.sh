@@ -61,6 +61,11 @@ for ranks in 1 4 loopback:2; do
     refused 1 "$work/file: a file has this name" $ranks "${small[@]}" --run-dir "$work/file/run"
 done
 
+# One value a channel: the run goes on, and says once which layers are affected.
+mpirun -np 1 "$program" --dataset synthetic --input-shape 3x32x32 --synthetic-train 2 --synthetic-test 2 \
+    --model resnet18 --batch-size 1 --epochs 1 --threads 1 --run-dir "$work/single" >"$work/out" 2>&1
+equal 'warnings of single values' "$(grep -c 'layer layer4.1.bn2 (batchnorm): a shard has one value' "$work/out")" 1
+
 # A damaged data set names the file.
 mkdir "$work/data"
 cp "${DDP_DATA_DIR:-/usr/share/datasets/fashion-mnist}"/* "$work/data"
