@@ -184,9 +184,13 @@ ddp_status ddpi_option_set(ddpi_option_entry *entry, const char *text, const cha
     return DDP_OK;
 }
 
-/* The fewest digits that read back to the same double. */
+/* The fewest digits that read back to the same double; whole numbers as people write them. */
 static void format_double(double value, char buffer[DDPI_VALUE_BYTES])
 {
+    if (fabs(value) < 1e6 && value == floor(value)) {
+        snprintf(buffer, DDPI_VALUE_BYTES, "%.0f", value);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(buffer, DDPI_VALUE_BYTES, "%.*g", digits, value);
         if (strtod(buffer, NULL) == value)

@@ -169,6 +169,24 @@ static void later_sources_win(void **state)
     close_fixture(&fix);
 }
 
+static void whole_numbers_are_printed_without_an_exponent(void **state)
+{
+    (void)state;
+    static const char *const given[] = {"--lr=60", "--lr=0.25", "--lr=1e+20", "--lr=250000"};
+    static const char *const want[] = {"\nlr = 60 ", "\nlr = 0.25 ", "\nlr = 1e+20 ",
+                                       "\nlr = 250000 "};
+    for (int i = 0; i < 4; i++) {
+        fixture fix;
+        char *text;
+        open_fixture(&fix);
+        CHECK_OK(parse(&fix, ARGS((char *)(uintptr_t)given[i]), NULL));
+        CHECK_OK(ddp_options_print(fix.options, &text));
+        assert_non_null(strstr(text, want[i]));
+        ddp_free(text);
+        close_fixture(&fix);
+    }
+}
+
 static void a_variable_may_name_the_file(void **state)
 {
     fixture fix;
@@ -509,6 +527,7 @@ int main(void)
         cmocka_unit_test(defaults_stay),
         cmocka_unit_test(command_line_sets_all_types),
         cmocka_unit_test(later_sources_win),
+        cmocka_unit_test(whole_numbers_are_printed_without_an_exponent),
         cmocka_unit_test(a_variable_may_name_the_file),
         cmocka_unit_test(bad_command_lines),
         cmocka_unit_test(unknown_and_short_names),
