@@ -1,0 +1,45 @@
+/* cuda_module.h - what the CUDA module hands to the program that loads it.
+ *
+ * The CUDA device and the NCCL communicator live in a shared library of their own, so that the
+ * program itself needs no CUDA library and starts on machines that have none. The program opens the
+ * module with dlopen() and asks DDPI_CUDA_MODULE_SYMBOL for this table; the module in turn uses
+ * libddp, which is in the process already. No type of CUDA appears here. */
+#ifndef DDP_DEVICE_CUDA_MODULE_H
+#define DDP_DEVICE_CUDA_MODULE_H
+
+#include "ddp/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DDPI_CUDA_MODULE_FILE   "libddp_cuda.so.0"
+#define DDPI_CUDA_MODULE_SYMBOL "ddp_cuda_module_get"
+
+/* Grows with every change of this table or of anything else that both sides must agree on. */
+enum { DDPI_CUDA_MODULE_VERSION = 1, DDPI_CUDA_UUID_BYTES = 40, DDPI_CUDA_PCI_BYTES = 32 };
+
+/* One GPU, as far as ranks compare it. */
+typedef struct ddpi_cuda_identity {
+    char uuid[DDPI_CUDA_UUID_BYTES]; /* hexadecimal; the same in every process */
+    char pci[DDPI_CUDA_PCI_BYTES];   /* "0000:3b:00.0", as hwloc and sysfs name it */
+    char name[64];
+} ddpi_cuda_identity;
+
+typedef struct ddp_cuda_module {
+    int version; /* DDPI_CUDA_MODULE_VERSION */
+    const ddp_device_ops *device;
+    const struct ddp_lane_ops *lane; /* NULL: built without NCCL */
+    /* Local. How many GPUs this process sees; at least 1. Fails with one sentence where there is no
+     * driver, too old a driver, or no GPU. */
+    ddp_status (*probe)(int *count_out);
+    /* Local. index is less than probe's count. Does not make a context on the GPU. */
+    ddp_status (*identify)(int index, ddpi_cuda_identity *identity_out);
+} ddp_cuda_module;
+
+typedef const ddp_cuda_module *(*ddp_cuda_module_fn)(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
