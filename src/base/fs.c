@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fs_impl.h"
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
@@ -103,6 +104,7 @@ ddp_status ddp_fs_write_all(int fd, const void *data, size_t bytes, const char *
     const char *at = data;
 
     while (bytes > 0) {
+        DDP_TRY(ddpi_fs_fault("write", path));
         ssize_t wrote = write(fd, at, bytes);
         if (wrote < 0 && errno == EINTR)
             continue;
@@ -116,35 +118,13 @@ ddp_status ddp_fs_write_all(int fd, const void *data, size_t bytes, const char *
     return DDP_OK;
 }
 
-/* Makes a rename in path's folder durable. */
-static ddp_status sync_folder(const char *path)
-{
-    char folder[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    size_t length = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
-
-    if (length >= sizeof folder)
-        return DDP_FAIL(DDP_ERR_IO, "%s: the path is too long", path);
-    memcpy(folder, length > 0 ? path : ".", length > 0 ? length : 1);
-    folder[length > 0 ? length : 1] = 0;
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return DDP_FAIL(DDP_ERR_IO, "open %s: %s", folder, strerror(errno));
-    ddp_status st = DDP_OK;
-    /* EINVAL: this file system has no syncing of folders, so none is needed or possible. */
-    if (fsync(fd) != 0 && errno != EINVAL)
-        st = DDP_FAIL(DDP_ERR_IO, "sync %s: %s", folder, strerror(errno));
-    close(fd);
-    return st;
-}
-
 /* Creates and fills the file beside; the caller removes it if this fails. */
 static ddp_status write_beside(int fd, const char *path, const void *data, size_t bytes)
 {
     ddp_status st = ddp_fs_write_all(fd, data, bytes, path);
 
-    if (st == DDP_OK && fsync(fd) != 0)
-        st = DDP_FAIL(DDP_ERR_IO, "sync %s: %s", path, strerror(errno));
+    if (st == DDP_OK)
+        st = ddp_fs_sync(fd, path);
     if (close(fd) != 0 && st == DDP_OK)
         st = DDP_FAIL(DDP_ERR_IO, "close %s: %s", path, strerror(errno));
     return st;
@@ -159,17 +139,14 @@ ddp_status ddp_fs_write_atomic(const char *path, const void *data, size_t bytes)
                      (unsigned long long)ddp_now_ns());
     if (n < 0 || (size_t)n >= sizeof beside)
         return DDP_FAIL(DDP_ERR_IO, "%s: the path is too long", path);
-    int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return DDP_FAIL(DDP_ERR_IO, "create %s: %s", path, strerror(errno));
+    int fd;
+    DDP_TRY(ddp_fs_create(beside, &fd));
     ddp_status st = write_beside(fd, path, data, bytes);
-    if (st == DDP_OK && rename(beside, path) != 0)
-        st = DDP_FAIL(DDP_ERR_IO, "replace %s: %s", path, strerror(errno));
-    if (st != DDP_OK) {
+    if (st == DDP_OK)
+        st = ddp_fs_rename(beside, path);
+    if (st != DDP_OK)
         unlink(beside);
-        return st;
-    }
-    return sync_folder(path);
+    return st;
 }
 
 ddp_status ddp_fs_make_dirs(const char *path)

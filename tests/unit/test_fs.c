@@ -1,5 +1,6 @@
 /* Whole files, atomic replacement, directories, checksums. */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -173,6 +174,95 @@ static void hashes(void **state)
     ddp_hasher_destroy(NULL);
 }
 
+/* ---- single steps ---- */
+
+typedef struct fault {
+    int fail_at, calls; /* calls count from 0; fail_at < 0: never */
+} fault;
+
+static int on_step(void *arg, const char *what, const char *path)
+{
+    fault *f = arg;
+
+    (void)what;
+    (void)path;
+    return f->calls++ == f->fail_at ? ENOSPC : 0;
+}
+
+/* create, write, sync, rename, sync of the folder: whichever fails, the old file or the new one is
+ * there, and nothing else. */
+static void every_step_of_a_replacement_may_fail(void **state)
+{
+    fault f = {.fail_at = -1};
+
+    (void)state;
+    CHECK_OK(ddp_fs_write_atomic(in_folder("stepwise"), "old", 3));
+    int files = files_in_folder();
+    ddp_fs_on_fault(on_step, &f);
+    CHECK_OK(ddp_fs_write_atomic(in_folder("stepwise"), "old", 3));
+    const int steps = f.calls;
+    assert_int_equal(steps, 5);
+    for (int i = 0; i < steps; i++) {
+        f = (fault){.fail_at = i};
+        CHECK_FAILS(ddp_fs_write_atomic(in_folder("stepwise"), "new", 3), DDP_ERR_IO,
+                    "No space left");
+        /* Only the last step comes after the rename. */
+        assert_contents(in_folder("stepwise"), i < steps - 1 ? "old" : "new");
+        assert_int_equal(files_in_folder(), files);
+    }
+    ddp_fs_on_fault(NULL, NULL);
+}
+
+static void a_file_is_filled_in_any_order(void **state)
+{
+    uint64_t hash;
+    size_t bytes;
+    int fd;
+
+    (void)state;
+    CHECK_OK(ddp_fs_create(in_folder("parts"), &fd));
+    CHECK_OK(ddp_fs_reserve(fd, 6, in_folder("parts")));
+    CHECK_OK(ddp_fs_write_at(fd, "def", 3, 3, in_folder("parts")));
+    close(fd);
+    CHECK_OK(ddp_fs_open_write(in_folder("parts"), &fd));
+    CHECK_OK(ddp_fs_write_at(fd, "abc", 3, 0, in_folder("parts")));
+    CHECK_OK(ddp_fs_sync(fd, in_folder("parts")));
+    close(fd);
+    assert_contents(in_folder("parts"), "abcdef");
+    CHECK_OK(ddp_fs_hash(in_folder("parts"), &hash, &bytes));
+    assert_int_equal(bytes, 6);
+    assert_int_equal(hash, ddp_hash64("abcdef", 6));
+    CHECK_FAILS(ddp_fs_create(in_folder("parts"), &fd), DDP_ERR_IO, "File exists");
+    CHECK_FAILS(ddp_fs_open_write(in_folder("absent"), &fd), DDP_ERR_IO, "No such file");
+    CHECK_FAILS(ddp_fs_hash(in_folder("absent"), &hash, &bytes), DDP_ERR_IO, "No such file");
+}
+
+static void folders_are_listed_and_removed(void **state)
+{
+    char tree[256];
+    ddp_fs_names names;
+
+    (void)state;
+    CHECK_OK(ddp_fs_join(tree, sizeof tree, folder, "tree"));
+    CHECK_OK(ddp_fs_make_dirs(in_folder("tree/c/deep")));
+    for (const char *const *name = (const char *const[]){"b", "a", "c/deep/x", NULL}; *name;
+         name++) {
+        char path[512];
+        CHECK_OK(ddp_fs_join(path, sizeof path, tree, *name));
+        CHECK_OK(ddp_fs_write_atomic(path, "x", 1));
+    }
+    CHECK_OK(ddp_fs_list(tree, &names));
+    assert_int_equal(names.count, 3);
+    assert_string_equal(names.names[0], "a");
+    assert_string_equal(names.names[2], "c");
+    ddp_fs_names_free(&names);
+    CHECK_OK(ddp_fs_remove_tree(tree));
+    assert_false(ddp_fs_exists(tree));
+    CHECK_OK(ddp_fs_remove_tree(tree)); /* absent */
+    CHECK_OK(ddp_fs_list(tree, &names));
+    assert_int_equal(names.count, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +272,9 @@ int main(void)
         cmocka_unit_test(directories),
         cmocka_unit_test(paths_are_joined),
         cmocka_unit_test(hashes),
+        cmocka_unit_test(every_step_of_a_replacement_may_fail),
+        cmocka_unit_test(a_file_is_filled_in_any_order),
+        cmocka_unit_test(folders_are_listed_and_removed),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

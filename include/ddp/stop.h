@@ -1,0 +1,22 @@
+/* stop.h - being asked to stop: TERM, INT and USR1 set a flag that the training loop looks at.
+ *
+ * The first of these signals asks for an orderly end; from then on they have their usual effect
+ * again, so that a second one ends the process at once. */
+#ifndef DDP_STOP_H
+#define DDP_STOP_H
+
+#include "ddp/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Catches the signals from now on. Once, before there are threads. */
+DDP_API void ddp_stop_catch(void);
+/* Any thread. The signal that asked this process to stop; 0: none so far. */
+DDP_API int ddp_stop_asked(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

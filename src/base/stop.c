@@ -1,0 +1,29 @@
+/* stop.c - the flag that signals set. The handler does what handlers may: it writes an atomic and
+ * gives the signals back. Any thread reads. */
+#include "ddp/stop.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+
+static const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
+static atomic_int asked;
+
+static void on_signal(int number)
+{
+    atomic_store(&asked, number);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        signal(signals[i], SIG_DFL);
+}
+
+void ddp_stop_catch(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        sigaction(signals[i], &action, NULL);
+}
+
+int ddp_stop_asked(void)
+{
+    return atomic_load(&asked);
+}
