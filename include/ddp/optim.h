@@ -92,6 +92,24 @@ DDP_API bool ddp_optim_vetoed(const ddp_optim *optim);
  * the first step, where the parameters themselves are it. */
 DDP_API float *ddp_optim_average(ddp_optim *optim);
 
+/* ---- for checkpoints ---- */
+
+enum { DDP_OPTIM_MAX_FLATS = 3 };
+
+/* All that a step leaves behind for the next: flat buffers, up to date in the ranges that this rank
+ * updates, and the number of steps. Names are those of files: "momentum", "exp_avg", "ema". */
+typedef struct ddp_optim_state {
+    struct {
+        const char *name;
+        float *values;
+    } flats[DDP_OPTIM_MAX_FLATS];
+    int count;
+    int64_t steps;
+} ddp_optim_state;
+DDP_API ddp_optim_state ddp_optim_get_state(ddp_optim *optim);
+/* Goes on as after so many steps. */
+DDP_API void ddp_optim_set_steps(ddp_optim *optim, int64_t steps);
+
 #ifdef __cplusplus
 }
 #endif

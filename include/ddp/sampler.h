@@ -39,6 +39,21 @@ DDP_API int64_t ddp_sampler_index(const ddp_sampler *sampler, int64_t epoch, int
 DDP_API void ddp_sampler_indices(const ddp_sampler *sampler, int64_t epoch, int64_t first,
                                  int64_t count, int64_t *indices);
 
+/* ---- the ledger: which samples were used ----
+ * A checksum over a set of (epoch, sample) that does not depend on the order: sum and exclusive or
+ * of a 64-bit mix of each. A sample that is missing, or used twice, shows in one of them. */
+typedef struct ddp_ledger {
+    uint64_t sum, parity;
+    int64_t count;
+} ddp_ledger;
+DDP_API void ddp_ledger_add(ddp_ledger *ledger, int64_t epoch, const int64_t *indices,
+                            int64_t count);
+/* Adds what another ledger has. */
+DDP_API void ddp_ledger_join(ddp_ledger *ledger, const ddp_ledger *other);
+DDP_API bool ddp_ledger_equal(const ddp_ledger *a, const ddp_ledger *b);
+/* What an epoch's steps [0, steps) come to. */
+DDP_API ddp_ledger ddp_ledger_expect(const ddp_sampler *sampler, int64_t epoch, int64_t steps);
+
 #ifdef __cplusplus
 }
 #endif

@@ -35,6 +35,10 @@ typedef struct ddp_step_stats {
     double grad_norm;   /* of the mean gradient */
     int nonfinite_rank; /* the first rank whose loss or gradients are not finite; -1: none */
     bool skipped;       /* the update was left out, on all ranks */
+    /* What ddp_strategy_set_flags() had on any rank, and on all. */
+    uint32_t flags_any, flags_all;
+    /* Of the samples that were computed, over all ranks. */
+    ddp_ledger ledger;
     int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns,
         step_ns; /* slowest rank */
 } ddp_step_stats;
@@ -68,6 +72,24 @@ DDP_CALL ddp_status ddp_strategy_set_running(ddp_strategy *strategy, const float
  * updates. count is the global batch of the step (sampler.h), lr its learning rate. */
 DDP_CALL ddp_status ddp_strategy_step(ddp_strategy *strategy, ddp_loader *loader, int64_t count,
                                       double lr, ddp_step_stats *stats_out);
+/* Local. Words of this rank's that the next step's control word carries to all ranks. */
+DDP_API void ddp_strategy_set_flags(ddp_strategy *strategy, uint32_t flags);
+
+/* All that a step leaves behind for the next, beside the parameters; device memory but `seen`. */
+typedef struct ddp_strategy_state {
+    ddp_optim_state optim;
+    int64_t shards;        /* of this rank */
+    const float *combined; /* running statistics as for inference; NULL: none, like running */
+    float *running;        /* [shards][length of the buffer table] */
+    double *seen;          /* [shards]: samples */
+} ddp_strategy_state;
+/* Collective, between steps. With `complete` every rank gets the whole of the optimizer's state and
+ * the combination; else the state is what this rank has, to be written to. */
+DDP_CALL ddp_status ddp_strategy_get_state(ddp_strategy *strategy, bool complete,
+                                           ddp_strategy_state *state_out);
+/* Local. The optimizer goes on as after so many steps. */
+DDP_API void ddp_strategy_set_steps(ddp_strategy *strategy, int64_t steps);
+
 /* Collective, for tests: as step, but stops before the update; then grads hold the sums over the
  * global batch on every rank. */
 DDP_CALL ddp_status ddp_strategy_gradients(ddp_strategy *strategy, ddp_loader *loader,

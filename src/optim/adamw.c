@@ -72,11 +72,13 @@ const ddpi_optim_ops ddpi_optim_adamw = {.name = "adamw",
                                          .norms = DDPI_NORMS_NONE,
                                          .check = adam_check,
                                          .slots = adam_slots,
+                                         .slot_names = {"exp_avg", "exp_avg_sq"},
                                          .update = adamw_update};
 const ddpi_optim_ops ddpi_optim_lamb = {.name = "lamb",
                                         .norms = DDPI_NORMS_DIRECTION,
                                         .check = adam_check,
                                         .slots = adam_slots,
+                                        .slot_names = {"exp_avg", "exp_avg_sq"},
                                         .measure = lamb_measure,
                                         .ratio = lamb_ratio,
                                         .update = lamb_update};

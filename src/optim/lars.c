@@ -44,5 +44,6 @@ const ddpi_optim_ops ddpi_optim_lars = {.name = "lars",
                                         .norms = DDPI_NORMS_GRADIENT,
                                         .check = lars_check,
                                         .slots = lars_slots,
+                                        .slot_names = {"momentum"},
                                         .ratio = lars_ratio,
                                         .update = lars_update};

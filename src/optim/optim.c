@@ -188,6 +188,27 @@ float *ddp_optim_average(ddp_optim *optim)
     return optim->steps > 0 ? optim->average : NULL;
 }
 
+/* ---- for checkpoints ---- */
+
+ddp_optim_state ddp_optim_get_state(ddp_optim *optim)
+{
+    ddp_optim_state state = {.steps = optim->steps};
+    for (; state.count < optim->slot_count; state.count++) {
+        state.flats[state.count].name = optim->ops->slot_names[state.count];
+        state.flats[state.count].values = optim->slots[state.count];
+    }
+    if (optim->average != NULL) {
+        state.flats[state.count].name = "ema";
+        state.flats[state.count++].values = optim->average;
+    }
+    return state;
+}
+
+void ddp_optim_set_steps(ddp_optim *optim, int64_t steps)
+{
+    optim->steps = steps;
+}
+
 /* ---- before the update ---- */
 
 void ddp_optim_veto(ddp_optim *optim)

@@ -24,6 +24,8 @@ typedef enum ddpi_norms {
                           */
 } ddpi_norms;
 
+enum { DDPI_OPTIM_MAX_SLOTS = 2 };
+
 typedef struct ddpi_optim_ops {
     const char *name;
     ddpi_norms norms;
@@ -31,6 +33,7 @@ typedef struct ddpi_optim_ops {
     ddp_status (*check)(const ddp_optim_opts *opts);
     /* Flat state buffers that the rule needs with these options. */
     int (*slots)(const ddp_optim_opts *opts);
+    const char *slot_names[DDPI_OPTIM_MAX_SLOTS]; /* in files */
     /* DIRECTION only: moves the state and adds the squares of gradient, parameters and direction to
      * sums[0 .. 2]. */
     ddp_status (*measure)(ddp_optim *optim, const ddpi_piece *piece, double *sums);
@@ -38,8 +41,6 @@ typedef struct ddpi_optim_ops {
     double (*ratio)(const ddp_optim *optim, const ddpi_segment *segment, double w, double other);
     ddp_status (*update)(ddp_optim *optim, const ddpi_piece *piece, double *grad_sq);
 } ddpi_optim_ops;
-
-enum { DDPI_OPTIM_MAX_SLOTS = 2 };
 
 /* Places in sums; from NORMS on two for each adaptive parameter: of itself, of the other. */
 enum { DDPI_SUM_GRAD, DDPI_SUM_VETO, DDPI_SUM_NORMS };

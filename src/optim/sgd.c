@@ -36,4 +36,5 @@ const ddpi_optim_ops ddpi_optim_sgd = {.name = "sgd",
                                        .norms = DDPI_NORMS_NONE,
                                        .check = sgd_check,
                                        .slots = sgd_slots,
+                                       .slot_names = {"momentum"},
                                        .update = sgd_update};

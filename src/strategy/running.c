@@ -212,3 +212,9 @@ ddp_status ddpi_running_set(ddpi_running *r, const float *values)
     memset(r->seen, 0, (size_t)r->shards * sizeof *r->seen);
     return ddp_stream_sync(stream);
 }
+
+void ddpi_running_rows(ddpi_running *r, float **rows_out, double **seen_out)
+{
+    *rows_out = r->values;
+    *seen_out = r->seen;
+}

@@ -23,5 +23,8 @@ DDP_INNER ddp_status ddpi_running_combine(ddpi_running *running, ddp_comm *comm,
                                           const float **combined_out);
 /* Every shard goes on from these (device memory), as if it had seen nothing yet. */
 DDP_INNER ddp_status ddpi_running_set(ddpi_running *running, const float *values);
+/* This rank's shards' arrays, one behind the other, and the samples that each has seen; both NULL
+ * for models without statistics. To be read and written between steps. */
+void ddpi_running_rows(ddpi_running *running, float **rows_out, double **seen_out);
 
 #endif

@@ -136,3 +136,27 @@ ddp_status ddp_strategy_set_running(ddp_strategy *s, const float *running)
 {
     return ddpi_running_set(s->running, running);
 }
+
+/* ---- between steps ---- */
+
+void ddp_strategy_set_flags(ddp_strategy *s, uint32_t flags)
+{
+    s->flags = flags;
+}
+
+ddp_status ddp_strategy_get_state(ddp_strategy *s, bool complete, ddp_strategy_state *state_out)
+{
+    *state_out = (ddp_strategy_state){.optim = ddp_optim_get_state(s->optim),
+                                      .shards = s->opts.reducer.shards};
+    ddpi_running_rows(s->running, &state_out->running, &state_out->seen);
+    if (!complete)
+        return DDP_OK;
+    for (int i = 0; i < state_out->optim.count; i++)
+        DDP_TRY(s->ops->publish(s, state_out->optim.flats[i].values));
+    return ddpi_running_combine(s->running, s->comm, &state_out->combined);
+}
+
+void ddp_strategy_set_steps(ddp_strategy *s, int64_t steps)
+{
+    ddp_optim_set_steps(s->optim, steps);
+}

@@ -19,6 +19,8 @@ struct ddp_strategy_ops {
 typedef struct ddpi_control_word {
     double loss_sum, grad_sq;
     int64_t count;
+    ddp_ledger ledger;
+    uint64_t flags;
     int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns, step_ns;
 } ddpi_control_word;
 
@@ -34,6 +36,7 @@ struct ddp_strategy {
     ddp_model_sync sync;      /* of norms' statistics, if asked for */
     ddpi_control_word *words; /* [world] */
     double grad_sq;           /* of the ranges that this rank answers for */
+    uint32_t flags;           /* for the next control word */
 };
 
 /* Updates a range in the flat buffers; the reducer's callback. */

@@ -39,6 +39,7 @@ static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_co
     word->backward_ns += ddp_now_ns() - middle;
     word->loss_sum += loss;
     word->count += batch->count;
+    ddp_ledger_add(&word->ledger, batch->epoch, batch->indices, batch->count);
     return DDP_OK;
 }
 
@@ -78,12 +79,16 @@ static int find_nonfinite(const ddpi_control_word *words, int world)
 static void combine(const ddpi_control_word *words, int world, ddp_step_stats *stats)
 {
     double grad_sq = 0;
-    *stats = (ddp_step_stats){.nonfinite_rank = find_nonfinite(words, world)};
+    *stats =
+        (ddp_step_stats){.nonfinite_rank = find_nonfinite(words, world), .flags_all = UINT32_MAX};
     for (int r = 0; r < world; r++) {
         const ddpi_control_word *w = &words[r];
         stats->loss_sum += w->loss_sum;
         stats->count += w->count;
         grad_sq += w->grad_sq;
+        ddp_ledger_join(&stats->ledger, &w->ledger);
+        stats->flags_any |= (uint32_t)w->flags;
+        stats->flags_all &= (uint32_t)w->flags;
         stats->data_ns = larger(stats->data_ns, w->data_ns);
         stats->forward_ns = larger(stats->forward_ns, w->forward_ns);
         stats->backward_ns = larger(stats->backward_ns, w->backward_ns);
@@ -109,7 +114,7 @@ static ddp_status share(ddp_strategy *s, const ddpi_control_word *word, int64_t 
 ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count, double lr,
                              ddp_step_stats *stats_out)
 {
-    ddpi_control_word word = {0};
+    ddpi_control_word word = {.flags = s->flags};
     ddp_step_stats mine = {0};
     int64_t start = ddp_now_ns();
     s->grad_sq = 0;

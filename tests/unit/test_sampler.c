@@ -246,6 +246,45 @@ static void test_check(void **state)
     CHECK_FAILS(ddp_sampler_check(&sampler), DDP_ERR_USAGE, "leaves no batch");
 }
 
+/* Whatever the cut, the sum of what the shards take is what the epoch expects; and what is left
+ * out, taken twice or taken from another epoch shows. */
+static void test_ledger(void **state)
+{
+    (void)state;
+    for (int64_t shards = 1; shards <= 5; shards++) {
+        const ddp_sampler sampler = make(1000, 96, shards);
+        const int64_t steps = ddp_sampler_steps(&sampler);
+        ddp_ledger all = {0}, part;
+        int64_t indices[96], first;
+        for (int64_t step = steps - 1; step >= 0; step--) {
+            ddp_ledger mine = {0};
+            for (int64_t shard = 0; shard < shards; shard++) {
+                int64_t count = ddp_sampler_shard(&sampler, step, shard, &first);
+                ddp_sampler_indices(&sampler, 7, first, count, indices);
+                ddp_ledger_add(&mine, 7, indices, count);
+            }
+            ddp_ledger_join(&all, &mine);
+        }
+        part = ddp_ledger_expect(&sampler, 7, steps);
+        assert_int_equal(part.count, 1000);
+        assert_true(ddp_ledger_equal(&all, &part));
+        part = ddp_ledger_expect(&sampler, 8, steps);
+        assert_false(ddp_ledger_equal(&all, &part));
+        part = ddp_ledger_expect(&sampler, 7, steps - 1);
+        assert_int_equal(part.count, 10 * 96);
+        assert_false(ddp_ledger_equal(&all, &part));
+        /* One sample in the place of another. */
+        ddp_ledger wrong = {0};
+        const int64_t same[] = {3, 3}, other[] = {3, 4};
+        ddp_ledger_add(&wrong, 7, same, 2);
+        part = (ddp_ledger){0};
+        ddp_ledger_add(&part, 7, other, 2);
+        assert_false(ddp_ledger_equal(&wrong, &part));
+        part = ddp_ledger_expect(&sampler, 7, 0);
+        assert_int_equal(part.count, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_order_is_fixed),
         cmocka_unit_test(test_uniform),
         cmocka_unit_test(test_batches_are_mixed),
+        cmocka_unit_test(test_ledger),
         cmocka_unit_test(test_check),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
