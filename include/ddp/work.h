@@ -38,7 +38,16 @@ typedef struct ddp_coll {
     int root;
     const void *src; /* ALLGATHER only */
     void *buf;
-    size_t count;     /* elements */
+    size_t count; /* elements */
+    /* Sums (REDUCE_OWNED) whose order must not depend on the number of ranks: every rank has summed
+     * this many logical shards, in the order of sum_tree.h over those of all ranks. 0: any order.
+     * A rank whose run falls into several nodes has a partial sum for each: in buf, buf +
+     * part_stride elements, ...; the result lands in buf, and the others are used up. */
+    int64_t shards;
+    size_t part_stride;
+    /* REDUCE_OWNED and PUBLISH: owned ranges start at multiples of so many elements. 0: wherever
+     * the backend likes. */
+    size_t unit;
     int bucket;       /* for messages and traces; -1 if none */
     const char *what; /* a literal, for messages: "gradients", "control word" */
 } ddp_coll;

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "comm/shm_reduce.h"
+#include "comm/parts.h"
 #include "ddp/thread.h"
 
 /* Message libraries count in int; also keeps one message from filling their buffers. */
@@ -196,6 +196,21 @@ ddp_status ddpi_algo_reduce(ddpi_algo *a, const ddpi_flow *flow)
 
 /* ---- the choice ---- */
 
+/* Where the order of the sum is given: which algorithms keep it, beside the one that always does.
+ */
+static ddp_status run_ordered(ddpi_algo *a, ddp_allreduce_algo choice)
+{
+    const ddp_coll *coll = &a->work->coll;
+    const bool one = ddpi_parts_most(coll, a->world) == 1;
+    const bool small = coll->count * ddp_dtype_bytes(coll->dtype) <= TREE_BYTES;
+
+    if (one && choice == DDP_ALLREDUCE_RHD && (a->world & (a->world - 1)) == 0)
+        return ddpi_algo_allreduce_rhd(a);
+    if (one && (choice == DDP_ALLREDUCE_TREE || (choice == DDP_ALLREDUCE_AUTO && small)))
+        return ddpi_algo_allreduce_tree(a);
+    return ddpi_algo_allreduce_ordered(a);
+}
+
 static ddp_allreduce_algo choose(ddp_allreduce_algo choice, const ddpi_algo *a)
 {
     size_t bytes = a->work->coll.count * ddp_dtype_bytes(a->work->coll.dtype);
@@ -231,6 +246,8 @@ static ddp_status allreduce_native(ddpi_algo *a)
 
 static ddp_status run_allreduce(ddpi_algo *a, ddp_allreduce_algo choice)
 {
+    if (a->work->coll.shards > 0)
+        return run_ordered(a, choice);
     switch (choose(choice, a)) {
     case DDP_ALLREDUCE_MPI:
         return allreduce_native(a);

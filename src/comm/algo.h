@@ -1,7 +1,8 @@
 /* algo.h - collectives as algorithms over sends and receives.
  *
  * Algorithms run in the engine's thread, for any number of ranks and any length. Their order of
- * additions depends on rank, world and length alone, and every rank gets the same bits, since each
+ * additions depends on rank, world and length alone (of ordered, tree, and rhd with 2^k ranks on
+ * the world alone: it is that of sum_tree.h), and every rank gets the same bits, since each
  * element is summed in one place and copied from there. Messages are cut into segments, so that a
  * segment is added while the next one arrives, and scratch memory has a fixed size. */
 #ifndef DDPI_ALGO_H
@@ -61,6 +62,7 @@ DDP_INNER ddp_status ddpi_algo_allreduce_root(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_ring(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_tree(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_rhd(ddpi_algo *a);
+DDP_INNER ddp_status ddpi_algo_allreduce_ordered(ddpi_algo *a);
 /* Whatever the work is, with the algorithm that the options and its size call for. */
 DDP_INNER ddp_status ddpi_algo_run(ddpi_algo *a, ddp_allreduce_algo choice);
 

@@ -2,8 +2,10 @@
  *
  * With 2^k ranks: in k steps a rank exchanges halves of its range with a partner and keeps the sum
  * of one half; in k more the halves are put together again. As little data as the ring, in 2 k
- * steps. Of other worlds, the ranks beyond the largest power of two first give their buffers to a
- * partner, and get the result at the end. Engine thread only. */
+ * steps. Partners are at distance 1, then 2, 4, ..., so that every element is summed in the order
+ * of sum_tree.h, and the longest messages go to the nearest ranks. Of other worlds, the ranks
+ * beyond the largest power of two first give their buffers to a partner, and get the result at the
+ * end. Engine thread only. */
 #include "comm/algo.h"
 
 #define MAX_STEPS 31
@@ -22,14 +24,14 @@ static ddp_status halve_and_double(ddpi_algo *a, int size)
     ddp_range held = {0, a->work->coll.count};
     int steps = 0;
 
-    for (int bit = size / 2; bit >= 1; bit /= 2) {
+    for (int bit = 1; bit < size; bit *= 2) {
         bool upper = (a->rank & bit) != 0;
         ddpi_flow flow = {a->rank ^ bit, middle(held, !upper), a->rank ^ bit, middle(held, upper)};
         DDP_TRY(ddpi_algo_reduce(a, &flow));
         ranges[steps++] = held;
         held = middle(held, upper);
     }
-    for (int bit = 1; bit < size; bit *= 2) {
+    for (int bit = size / 2; bit >= 1; bit /= 2) {
         ddp_range whole = ranges[--steps];
         bool upper = (a->rank & bit) != 0;
         ddpi_flow flow = {a->rank ^ bit, held, a->rank ^ bit, middle(whole, !upper)};

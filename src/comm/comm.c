@@ -11,6 +11,7 @@
 
 #include "comm/algo.h"
 #include "comm/comm_impl.h"
+#include "comm/parts.h"
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
@@ -38,12 +39,19 @@ static ddpi_route route_of(const ddp_comm *comm, const ddp_coll *coll)
     if (comm->group == NULL || !ddpi_shm_takes(comm->group, coll) ||
         (sums && !ddpi_comm_wants_shm(comm)))
         return DDPI_ROUTE_ENGINE;
-    if ((sums && comm->opts.allreduce == DDP_ALLREDUCE_SHM) || bytes <= SLOT_PAYLOAD_BYTES ||
-        coll->kind == DDP_COLL_BARRIER)
+    const size_t span = ddpi_parts_bytes(coll, comm->world);
+    if (span == bytes && ((sums && comm->opts.allreduce == DDP_ALLREDUCE_SHM) ||
+                          bytes <= SLOT_PAYLOAD_BYTES || coll->kind == DDP_COLL_BARRIER))
         return DDPI_ROUTE_SHM;
     bool in_window =
-        coll->kind != DDP_COLL_ALLGATHER && ddpi_shm_in_window(comm->group, coll->buf, bytes);
+        coll->kind != DDP_COLL_ALLGATHER && ddpi_shm_in_window(comm->group, coll->buf, span);
     return in_window ? DDPI_ROUTE_SHM : DDPI_ROUTE_ENGINE;
+}
+
+static bool keeps_order(ddp_allreduce_algo algo)
+{
+    return algo == DDP_ALLREDUCE_AUTO || algo == DDP_ALLREDUCE_SHM || algo == DDP_ALLREDUCE_TREE ||
+           algo == DDP_ALLREDUCE_RHD;
 }
 
 static ddp_status check_coll(const ddp_comm *comm, const ddp_coll *coll)
@@ -62,7 +70,11 @@ static ddp_status check_coll(const ddp_comm *comm, const ddp_coll *coll)
     if (__builtin_mul_overflow(coll->count, ddp_dtype_bytes(coll->dtype) * (size_t)comm->world,
                                &total))
         return DDP_FAIL(DDP_ERR_USAGE, "%s: %zu elements are too many", coll->what, coll->count);
-    return DDP_OK;
+    if (coll->shards > 0 && !keeps_order(comm->opts.allreduce))
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED,
+                        "%s: this --allreduce does not keep the order of sums over shards",
+                        coll->what);
+    return ddpi_parts_check(coll, comm->world);
 }
 
 static void run_local(ddp_comm *comm, ddp_work *work)

@@ -14,6 +14,7 @@
  *
  * Who has nothing to do sleeps on the record of the rank that it waits for; a rank that moves a
  * counter wakes only those that sleep on it, and makes no system call if nobody does. */
+#include "comm/parts.h"
 #include "comm/shm_group_impl.h"
 
 #include <linux/futex.h>
@@ -48,7 +49,7 @@ ddp_status ddpi_shm_group_create(const ddpi_shm_group_opts *opts, ddpi_shm_group
         return DDP_FAIL(DDP_ERR_USAGE, "rank %d of %d cannot share memory (at most %d ranks can)",
                         opts->rank, opts->n, DDPI_REDUCE_MAX_SOURCES);
     DDP_TRY(DDP_ALLOC(group, 1));
-    ddp_status status = DDP_ALLOC(group->pointers, (size_t)opts->n * 2);
+    ddp_status status = DDP_ALLOC(group->pointers, (size_t)opts->n + DDPI_REDUCE_MAX_SOURCES);
     if (status != DDP_OK) {
         ddp_free(group);
         return status;
@@ -220,6 +221,7 @@ static uint64_t signature_of(const ddpi_shm_flight *f, const ddp_coll *coll)
     hash = mix(hash, rooted ? (uint64_t)coll->root : 0);
     hash = mix(hash, f->window != NULL ? f->window->id : 0);
     hash = mix(hash, f->offset);
+    hash = mix(mix(mix(hash, (uint64_t)coll->shards), coll->part_stride), coll->unit);
     return (uint64_t)coll->kind << KIND_SHIFT | hash >> (64 - KIND_SHIFT);
 }
 
@@ -259,14 +261,15 @@ static void describe(ddpi_shm_group *group, ddpi_shm_flight *f, ddp_work *work)
         return;
     }
     if (coll->kind != DDP_COLL_ALLGATHER)
-        f->window = window_find(group, coll->buf, f->bytes, &f->offset);
+        f->window =
+            window_find(group, coll->buf, ddpi_parts_bytes(coll, group->opts.n), &f->offset);
     if (f->window != NULL) {
         f->path = DDPI_PATH_WINDOW;
         return;
     }
     f->path = DDPI_PATH_SLOTS;
     if (coll->kind == DDP_COLL_PUBLISH)
-        piece_bytes = ddpi_reduce_slice(coll->count, coll->dtype, group->opts.n, 0).hi *
+        piece_bytes = ddpi_reduce_slice(coll->count, coll->dtype, coll->unit, group->opts.n, 0).hi *
                       ddp_dtype_bytes(coll->dtype);
     f->pieces = (piece_bytes + DDPI_SHM_SLOT_BYTES - 1) / DDPI_SHM_SLOT_BYTES;
 }

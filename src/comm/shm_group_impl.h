@@ -60,7 +60,7 @@ struct ddpi_shm_group {
     uint64_t moves; /* counts own progress */
     bool crowded;   /* more ranks than processors */
     bool failed, abandoned;
-    void **pointers; /* scratch for reductions: n sources, n destinations */
+    void **pointers; /* scratch for reductions: destinations, then sources */
 };
 
 /* Stores a counter of the own record, and wakes who sleeps on it. */

@@ -3,9 +3,10 @@
  *
  * Called by shm_group.c, which has made sure that the data may be touched, or says so itself
  * (try_fill, try_drain) by what it returns. */
-#include "comm/shm_group_impl.h"
-
 #include <string.h>
+
+#include "comm/parts.h"
+#include "comm/shm_group_impl.h"
 
 /* ---- own parts in windows ---- */
 
@@ -16,7 +17,7 @@ static void *peer_buffer(const ddpi_shm_flight *f, int rank)
 
 ddp_range ddpi_shm_own_slice(const ddpi_shm_group *group, const ddp_coll *coll)
 {
-    return ddpi_reduce_slice(coll->count, coll->dtype, group->opts.n, group->opts.rank);
+    return ddpi_reduce_slice(coll->count, coll->dtype, coll->unit, group->opts.n, group->opts.rank);
 }
 
 static void reduce_in_window(ddpi_shm_group *group, const ddpi_shm_flight *f)
@@ -24,20 +25,24 @@ static void reduce_in_window(ddpi_shm_group *group, const ddpi_shm_flight *f)
     const ddp_coll *coll = &f->work->coll;
     int n = group->opts.n;
     ddp_range slice = ddpi_shm_own_slice(group, coll);
-    void **src = group->pointers, **dst = group->pointers + n;
+    void **dst = group->pointers, **src = dst + n;
+    ddpi_parts parts;
 
+    ddpi_parts_list(coll, n, &parts);
     for (int i = 0; i < n; i++)
-        src[i] = (char *)peer_buffer(f, i) + slice.lo * ddp_dtype_bytes(coll->dtype);
-    memcpy(dst, src, (size_t)n * sizeof *src);
+        dst[i] = (char *)peer_buffer(f, i) + slice.lo * ddp_dtype_bytes(coll->dtype);
+    for (int i = 0; i < parts.n; i++)
+        src[i] = (char *)dst[parts.rank[i]] + ddpi_part_offset(coll, parts.place[i]);
     if (coll->kind == DDP_COLL_REDUCE_OWNED)
-        dst[0] = src[group->opts.rank];
+        dst[0] = dst[group->opts.rank];
     else if (coll->kind == DDP_COLL_REDUCE)
-        dst[0] = src[coll->root];
+        dst[0] = dst[coll->root];
     ddpi_reduction reduction = {
         .dtype = coll->dtype,
         .op = coll->op,
-        .n = n,
+        .n = parts.n,
         .src = (const void *const *)src,
+        .leaves = parts.n > n ? parts.leaves : NULL,
         .dst_count = coll->kind == DDP_COLL_ALLREDUCE ? n : 1,
         .dst = dst,
         .count = slice.hi - slice.lo,
@@ -87,7 +92,7 @@ static ddp_range piece_range(const ddpi_shm_group *group, const ddpi_shm_flight 
     ddp_range whole = {0, f->bytes};
 
     if (coll->kind == DDP_COLL_PUBLISH) {
-        whole = ddpi_reduce_slice(coll->count, coll->dtype, group->opts.n, rank);
+        whole = ddpi_reduce_slice(coll->count, coll->dtype, coll->unit, group->opts.n, rank);
         whole.lo *= ddp_dtype_bytes(coll->dtype);
         whole.hi *= ddp_dtype_bytes(coll->dtype);
     }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "ddp/bf16.h"
+#include "ddp/sum_tree.h"
 
 #define BLOCK_BYTES ((size_t)16384)
 /* Distance of the lines that are asked for ahead of the next block. */
@@ -122,9 +123,10 @@ static size_t slice_item_bytes(ddp_dtype dtype)
     return dtype == DDP_F32 ? ddp_dtype_bytes(DDP_BF16) : ddp_dtype_bytes(dtype);
 }
 
-ddp_range ddpi_reduce_slice(size_t count, ddp_dtype dtype, int n, int rank)
+ddp_range ddpi_reduce_slice(size_t count, ddp_dtype dtype, size_t unit, int n, int rank)
 {
-    size_t unit = DDP_ALIGN_BYTES / slice_item_bytes(dtype);
+    if (unit == 0)
+        unit = DDP_ALIGN_BYTES / slice_item_bytes(dtype);
     size_t units = count / unit + (count % unit != 0);
     size_t share = units / (size_t)n, extra = units % (size_t)n, r = (size_t)rank;
     size_t lo = r * share + (r < extra ? r : extra);
@@ -139,6 +141,7 @@ ddp_range ddpi_reduce_slice(size_t count, ddp_dtype dtype, int n, int rank)
 typedef struct block {
     const kernel *kernel;
     const void *const *src;
+    const int64_t *leaves;
     size_t offset_bytes, count;
     char (*scratch)[BLOCK_BYTES]; /* one per level of the tree */
 } block;
@@ -148,13 +151,20 @@ static const void *source_at(const block *b, int index)
     return (const char *)b->src[index] + b->offset_bytes;
 }
 
-static int split_of(int n)
+/* How many of the n sources from first on lie left of the split. */
+static int split_of(const block *b, int first, int n)
 {
-    int left = 1;
+    int64_t total = 0, left;
+    int count = 0;
 
-    while (left * 2 < n)
-        left *= 2;
-    return left;
+    if (b->leaves == NULL)
+        return (int)ddp_sum_split(n);
+    for (int i = 0; i < n; i++)
+        total += b->leaves[first + i];
+    for (left = ddp_sum_split(total); left > 0; count++)
+        left -= b->leaves[first + count];
+    DDP_ASSERT(left == 0 && count < n);
+    return count;
 }
 
 /* Reduces sources [first, first + n) and says where the result is: in dst, or, for a single source,
@@ -165,13 +175,13 @@ static const void *reduce_tree(const block *b, int first, int n, int level, void
     if (n == 1)
         return source_at(b, first);
     DDP_ASSERT(level + 1 < MAX_LEVELS);
-    if (n == 4) {
+    if (n == 4 && b->leaves == NULL) {
         const void *four[4] = {source_at(b, first), source_at(b, first + 1),
                                source_at(b, first + 2), source_at(b, first + 3)};
         b->kernel->join4(dst, four, b->count);
         return dst;
     }
-    int left = split_of(n);
+    int left = split_of(b, first, n);
     const void *two[2];
     two[0] = reduce_tree(b, first, left, level, b->scratch[level]);
     two[1] = reduce_tree(b, first + left, n - left, level + 1, b->scratch[level + 1]);
@@ -217,6 +227,7 @@ void ddpi_reduce(const ddpi_reduction *reduction)
         block b = {
             .kernel = &kernels[reduction->dtype][reduction->op],
             .src = reduction->src,
+            .leaves = reduction->leaves,
             .offset_bytes = at * item_bytes,
             .count = left < block_count ? left : block_count,
             .scratch = scratch,

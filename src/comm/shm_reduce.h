@@ -9,6 +9,8 @@
 #include "ddp/work.h"
 
 #define DDPI_REDUCE_MAX_SOURCES 1024
+/* Of the leaves that the sources stand for, where those are given. */
+#define DDPI_REDUCE_MAX_LEAVES 1024
 
 /* One reduction: of n sources into dst_count destinations, count elements each. A destination may
  * be one of the sources (the same address), but must not overlap one otherwise. */
@@ -17,6 +19,9 @@ typedef struct ddpi_reduction {
     ddp_reduce_op op;
     int n;
     const void *const *src;
+    /* How many leaves of the tree each source is the sum of, where they are nodes of a larger tree
+     * (sum_tree.h); NULL: one each. */
+    const int64_t *leaves;
     int dst_count;
     void *const *dst;
     size_t count;
@@ -26,8 +31,9 @@ typedef struct ddpi_reduction {
 bool ddpi_reduce_supports(ddp_dtype dtype, ddp_reduce_op op);
 /* Local. MAX and MIN of a NaN and a number are NaN. */
 void ddpi_reduce(const ddpi_reduction *reduction);
-/* Local. The elements that `rank` of n reduces: equal shares in units of 64 bytes of the buffer.
- * A function of its arguments alone, so that buffers of one length are cut alike. */
-ddp_range ddpi_reduce_slice(size_t count, ddp_dtype dtype, int n, int rank);
+/* Local. The elements that `rank` of n reduces: equal shares in units of `unit` elements, or of 64
+ * bytes of the buffer if that is 0. A function of its arguments alone, so that buffers of one
+ * length are cut alike. */
+ddp_range ddpi_reduce_slice(size_t count, ddp_dtype dtype, size_t unit, int n, int rank);
 
 #endif

@@ -176,7 +176,7 @@ static void reductions_at(member *m, ddp_coll coll)
     coll.kind = DDP_COLL_REDUCE_OWNED;
     fill(coll, m->rank, 3);
     collect(m, coll, &owned);
-    ddp_range slice = ddpi_reduce_slice(coll.count, coll.dtype, n, m->rank);
+    ddp_range slice = ddpi_reduce_slice(coll.count, coll.dtype, coll.unit, n, m->rank);
     if (in_window && n > 1)
         EXPECT(m, owned.lo == slice.lo && owned.hi == slice.hi);
     else
@@ -229,7 +229,7 @@ static void copies_at(member *m, bool in_window, size_t count, void *memory, ddp
     fill(coll, m->rank, 5);
     collect(m, coll, NULL);
     for (int r = 0; r < n; r++) {
-        ddp_range slice = ddpi_reduce_slice(count, dtype, n, r);
+        ddp_range slice = ddpi_reduce_slice(count, dtype, 0, n, r);
         EXPECT(m, wrong_copied(coll.buf, dtype, slice, r, 5) == 0);
     }
 }

@@ -15,11 +15,11 @@ static void test_slices(void **state)
         for (size_t count = 0; count < 300; count++) {
             size_t at = 0;
             for (int r = 0; r < n; r++) {
-                ddp_range slice = ddpi_reduce_slice(count, DDP_F32, n, r);
+                ddp_range slice = ddpi_reduce_slice(count, DDP_F32, 0, n, r);
                 assert_int_equal(slice.lo, at);
                 assert_true(slice.lo % 32 == 0 || slice.lo == count);
                 assert_true(slice.hi - slice.lo <= count / (size_t)n + 32);
-                ddp_range half = ddpi_reduce_slice(count, DDP_BF16, n, r);
+                ddp_range half = ddpi_reduce_slice(count, DDP_BF16, 0, n, r);
                 assert_true(half.lo == slice.lo && half.hi == slice.hi); /* one owner */
                 at = slice.hi;
             }
@@ -36,7 +36,7 @@ static void test_nan(void **state)
         float a[2] = {NAN, 1.0f}, b[2] = {1.0f, NAN};
         const void *src[2] = {a, b};
         void *dst[1] = {a};
-        ddpi_reduction reduction = {DDP_F32, ops[i], 2, src, 1, dst, 2};
+        ddpi_reduction reduction = {DDP_F32, ops[i], 2, src, NULL, 1, dst, 2};
         ddpi_reduce(&reduction);
         assert_true(isnan(a[0]) && isnan(a[1]));
     }
@@ -52,14 +52,14 @@ static void test_bf16(void **state)
     const uint16_t want[6] = {0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x7fc0, 0x7f80};
     const void *src[2] = {a, b};
     void *dst[1] = {b};
-    const ddpi_reduction reduction = {DDP_BF16, DDP_REDUCE_SUM, 2, src, 1, dst, 6};
+    const ddpi_reduction reduction = {DDP_BF16, DDP_REDUCE_SUM, 2, src, NULL, 1, dst, 6};
     ddpi_reduce(&reduction);
     assert_memory_equal(b, want, sizeof want);
     /* 1 + 2^-8 + (2^-9 + 2^-9): rounding in between would lose all but the 1. */
     uint16_t four[4] = {0x3f80, 0x3b80, 0x3b00, 0x3b00};
     const void *sources[4] = {four, four + 1, four + 2, four + 3};
     void *first[1] = {four};
-    const ddpi_reduction tree = {DDP_BF16, DDP_REDUCE_SUM, 4, sources, 1, first, 1};
+    const ddpi_reduction tree = {DDP_BF16, DDP_REDUCE_SUM, 4, sources, NULL, 1, first, 1};
     ddpi_reduce(&tree);
     assert_int_equal(four[0], 0x3f81);
     assert_false(ddpi_reduce_supports(DDP_BF16, DDP_REDUCE_MAX));
@@ -84,7 +84,7 @@ static void test_many_sources(void **state)
         }
         dst[0] = values + (size_t)(n / 2) * COUNT;
         dst[1] = values + (size_t)(n - 1) * COUNT;
-        ddpi_reduction reduction = {DDP_F32, DDP_REDUCE_SUM, n, src, 2, dst, COUNT};
+        ddpi_reduction reduction = {DDP_F32, DDP_REDUCE_SUM, n, src, NULL, 2, dst, COUNT};
         ddpi_reduce(&reduction);
         for (int d = 0; d < 2; d++) {
             coll.buf = dst[d];
