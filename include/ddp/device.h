@@ -1,8 +1,10 @@
 /* device.h - memory, streams and events of one compute device.
  *
  * A backend is a table (src/device/device_impl.h); these functions check their arguments and
- * dispatch. The CPU device's main stream runs its work inline, in the calling thread; its events
- * work across threads. One rank owns a device object; streams are used by one thread at a time. */
+ * dispatch. The CPU device's memory is the host's, and its main stream runs its work inline, in the
+ * calling thread; with other devices only copies bring memory to the host, and what a stream was
+ * given is done once the stream, or an event behind it, says so. Events work across threads. One
+ * rank owns a device object; streams are used by one thread at a time. */
 #ifndef DDP_DEVICE_H
 #define DDP_DEVICE_H
 
@@ -35,12 +37,15 @@ typedef struct ddp_device_opts {
     ddp_conv_algo conv_algo;
     ddp_choose_fn choose; /* NULL: keep one's own choice */
     void *choose_arg;
-    bool emulate_bf16; /* allow bf16 plans on a device without bf16 arithmetic, slowly */
+    bool emulate_bf16;  /* allow bf16 plans on a device without bf16 arithmetic, slowly */
+    int index;          /* which of several devices; -1: the backend's choice */
+    bool tf32;          /* f32 products may round their operands to tf32 */
+    bool deterministic; /* only implementations that give the same bits each time */
 } ddp_device_opts;
 
 #define DDP_DEVICE_OPTS_DEFAULTS                                                                   \
     {                                                                                              \
-        1, DDP_CONV_AUTO, NULL, NULL, false                                                        \
+        1, DDP_CONV_AUTO, NULL, NULL, false, -1, false, false                                      \
     }
 
 /* The CPU backend, over oneDNN. */
@@ -54,6 +59,8 @@ DDP_API void ddp_device_close(ddp_device *device);
 DDP_API const char *ddp_device_name(const ddp_device *device);
 /* For people and environment.json: processor, library and instruction set; owned by the device. */
 DDP_API const char *ddp_device_describe(const ddp_device *device);
+/* Device memory is ordinary host memory, and the main stream runs inline. */
+DDP_API bool ddp_device_is_host(const ddp_device *device);
 /* Whether it computes in bf16 by itself (AVX512-BF16 or AMX on a CPU). */
 DDP_API bool ddp_device_bf16(const ddp_device *device);
 /* Local. Measures the rate of large f32 matrix products on this device, in floating-point
@@ -63,7 +70,7 @@ DDP_CALL ddp_status ddp_device_measure_peak(ddp_device *device, double *flops_ou
 /* Device memory, zeroed, aligned to DDP_ALIGN_BYTES, for large buffers (huge pages, touched). */
 DDP_CALL ddp_status ddp_device_alloc(ddp_device *device, size_t bytes, void **memory_out);
 DDP_API void ddp_device_free(ddp_device *device, void *memory, size_t bytes);
-/* Host memory that the device can copy from asynchronously. */
+/* Host memory that the device can copy from and to asynchronously. */
 DDP_CALL ddp_status ddp_device_host_alloc(ddp_device *device, size_t bytes, void **memory_out);
 DDP_API void ddp_device_host_free(ddp_device *device, void *memory, size_t bytes);
 
@@ -72,6 +79,8 @@ typedef enum ddp_copy_kind {
     DDP_COPY_TO_HOST,
     DDP_COPY_ON_DEVICE
 } ddp_copy_kind;
+/* TO_HOST into other memory than host_alloc's may block; in any case the host reads the copy only
+ * after a sync. */
 DDP_CALL ddp_status ddp_device_copy(ddp_device *device, ddp_stream *stream, void *dst,
                                     const void *src, size_t bytes, ddp_copy_kind kind);
 DDP_CALL ddp_status ddp_device_zero(ddp_device *device, ddp_stream *stream, void *dst,
@@ -99,6 +108,8 @@ DDP_CALL ddp_status ddp_event_query(ddp_event *event, bool *done_out);
 DDP_CALL ddp_status ddp_stream_wait_event(ddp_stream *stream, ddp_event *event);
 /* Blocks the caller; DDP_ERR_TIMEOUT after the deadline. */
 DDP_CALL ddp_status ddp_event_sync(ddp_event *event, int64_t deadline_ns);
+/* The time between two complete events, which were both recorded. */
+DDP_CALL ddp_status ddp_event_elapsed(const ddp_event *from, const ddp_event *to, int64_t *ns_out);
 
 #ifdef __cplusplus
 }

@@ -164,8 +164,8 @@ typedef struct ddp_op_args {
     void *diff_dst, *diff_dst2;
     void *diff_weights, *diff_bias;
     void *workspace, *scratch;
-    ddp_norm_state
-        *norm; /* normalisation only; the struct and its arrays stay valid as buffers do */
+    /* Normalisation only. The struct is read at the call, its arrays stay valid as buffers do. */
+    const ddp_norm_state *norm;
     /* softmax cross-entropy only */
     const int32_t *labels;
     const int32_t *labels2; /* NULL: none */

@@ -1,7 +1,8 @@
 /* pointwise.h - work on flat ranges, element by element: optimizers, sums, conversions.
  *
- * Enqueued on a stream; buffers stay valid until the stream has done it. Ranges are of the flat
- * buffers (param.h); nothing here knows parameters. */
+ * Enqueued on a stream; buffers stay valid until the stream has done it. All pointers are device
+ * memory, also those to sums, which are added to; structs of arguments are read at the call. Ranges
+ * are of the flat buffers (param.h); nothing here knows parameters. */
 #ifndef DDP_POINTWISE_H
 #define DDP_POINTWISE_H
 

@@ -30,6 +30,11 @@ const char *ddp_device_describe(const ddp_device *device)
     return device->ops->describe(device);
 }
 
+bool ddp_device_is_host(const ddp_device *device)
+{
+    return device->ops->is_host(device);
+}
+
 bool ddp_device_bf16(const ddp_device *device)
 {
     return device->ops->bf16(device);
@@ -134,4 +139,10 @@ ddp_status ddp_stream_wait_event(ddp_stream *stream, ddp_event *event)
 ddp_status ddp_event_sync(ddp_event *event, int64_t deadline_ns)
 {
     return event->device->ops->event_sync(event, deadline_ns);
+}
+
+ddp_status ddp_event_elapsed(const ddp_event *from, const ddp_event *to, int64_t *ns_out)
+{
+    DDP_ASSERT(from->device == to->device);
+    return from->device->ops->event_elapsed(from, to, ns_out);
 }

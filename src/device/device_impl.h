@@ -81,6 +81,7 @@ struct ddp_device_ops {
     ddp_status (*open)(const ddp_device_opts *opts, ddp_device **device_out);
     void (*close)(ddp_device *device);
     const char *(*describe)(const ddp_device *device);
+    bool (*is_host)(const ddp_device *device);
     bool (*bf16)(const ddp_device *device);
     ddp_status (*measure_peak)(ddp_device *device, double *flops_out);
     ddp_status (*alloc)(ddp_device *device, size_t bytes, void **memory_out);
@@ -101,6 +102,7 @@ struct ddp_device_ops {
     ddp_status (*event_record)(ddp_event *event, ddp_stream *stream);
     ddp_status (*event_query)(ddp_event *event, bool *done_out);
     ddp_status (*event_sync)(ddp_event *event, int64_t deadline_ns);
+    ddp_status (*event_elapsed)(const ddp_event *from, const ddp_event *to, int64_t *ns_out);
 };
 
 #endif

@@ -260,20 +260,20 @@ static void warn_of_single(norm_layer *layer, double count)
 }
 
 static ddp_status find_statistics(norm_layer *layer, ddp_op_plan *op, const ddpi_pass *pass,
-                                  const ddp_op_args *args)
+                                  const ddp_op_args *args, ddp_norm_state *state)
 {
     DDP_TRY(ddp_op_run(op, DDP_PASS_STATISTICS, pass->stream, args));
     if (pass->sync != NULL)
-        DDP_TRY(combine_statistics(layer, pass, args->norm));
-    warn_of_single(layer, args->norm->count);
+        DDP_TRY(combine_statistics(layer, pass, state));
+    warn_of_single(layer, state->count);
     if (pass->running == NULL)
         return DDP_OK;
     const ddp_norm_running_args running = {
         .channels = layer->channels,
         .momentum = layer->momentum,
-        .count = args->norm->count,
-        .mean = args->norm->mean,
-        .m2 = args->norm->m2,
+        .count = state->count,
+        .mean = state->mean,
+        .m2 = state->m2,
         .running_mean = pass->running + layer->running_mean,
         .running_var = pass->running + layer->running_var,
     };
@@ -291,7 +291,7 @@ static ddp_status forward(ddpi_layer *base, ddpi_layer_plan *plan, const ddpi_pa
     ddp_norm_state state = state_of(layer, plan, pass);
     args.norm = &state;
     if (training && !pass->replay)
-        DDP_TRY(find_statistics(layer, op, pass, &args));
+        DDP_TRY(find_statistics(layer, op, pass, &args, &state));
     if (!training) {
         if (pass->running == NULL)
             return DDP_FAIL(DDP_ERR_INTERNAL, "layer %s: inference without running statistics",

@@ -232,6 +232,42 @@ static void streams_wait_for_events_of_others(void **state)
     ddp_device_close(device);
 }
 
+static void sleep_a_little(void *arg)
+{
+    ddp_sleep_ns(*(const int64_t *)arg);
+}
+
+static void events_tell_the_time_between_them(void **state)
+{
+    ddp_device *device = open_cpu(DDP_CONV_AUTO, NULL, 1);
+    const int64_t nap_ns = 20000000;
+    ddp_stream *stream;
+    ddp_event *from, *to;
+    int64_t ns;
+    (void)state;
+    assert_true(ddp_device_is_host(device));
+    CHECK_OK(ddp_stream_create(device, "timed", &stream));
+    CHECK_OK(ddp_event_create(device, &from));
+    CHECK_OK(ddp_event_create(device, &to));
+    const int64_t start_ns = ddp_now_ns();
+    CHECK_OK(ddp_event_record(from, stream));
+    CHECK_OK(ddp_stream_call(stream, sleep_a_little, (void *)&nap_ns));
+    CHECK_OK(ddp_event_record(to, stream));
+    CHECK_OK(ddp_event_sync(to, DDP_NO_DEADLINE));
+    CHECK_OK(ddp_event_elapsed(from, to, &ns));
+    assert_true(ns >= nap_ns && ns <= ddp_now_ns() - start_ns);
+    CHECK_OK(ddp_event_elapsed(to, from, &ns));
+    assert_true(ns <= -nap_ns);
+    /* Recorded again, an event tells the new time; the main stream's is complete at once. */
+    CHECK_OK(ddp_event_record(from, ddp_device_main_stream(device)));
+    CHECK_OK(ddp_event_elapsed(to, from, &ns));
+    assert_true(ns >= 0);
+    ddp_stream_destroy(stream);
+    ddp_event_destroy(from);
+    ddp_event_destroy(to);
+    ddp_device_close(device);
+}
+
 /* Ranks as threads: each with a device and a convolution of its own, at the same time. */
 static void *train_a_little(void *arg)
 {
@@ -282,6 +318,7 @@ int main(void)
         cmocka_unit_test(destroying_a_stream_finishes_its_work),
         cmocka_unit_test(events_complete_when_the_stream_gets_there),
         cmocka_unit_test(streams_wait_for_events_of_others),
+        cmocka_unit_test(events_tell_the_time_between_them),
         cmocka_unit_test(devices_of_several_threads_do_not_meet),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

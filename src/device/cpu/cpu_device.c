@@ -119,6 +119,12 @@ static const char *device_describe(const ddp_device *device)
     return ((const ddpi_cpu_device *)device)->description;
 }
 
+static bool device_is_host(const ddp_device *device)
+{
+    (void)device;
+    return true;
+}
+
 static bool device_bf16(const ddp_device *device)
 {
     (void)device;
@@ -235,6 +241,7 @@ const ddp_device_ops *ddp_device_cpu(void)
         .open = device_open,
         .close = device_close,
         .describe = device_describe,
+        .is_host = device_is_host,
         .bf16 = device_bf16,
         .measure_peak = device_measure_peak,
         .alloc = memory_alloc,
@@ -254,6 +261,7 @@ const ddp_device_ops *ddp_device_cpu(void)
         .event_record = ddpi_cpu_event_record,
         .event_query = ddpi_cpu_event_query,
         .event_sync = ddpi_cpu_event_sync,
+        .event_elapsed = ddpi_cpu_event_elapsed,
     };
     return &ops;
 }

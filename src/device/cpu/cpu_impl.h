@@ -59,7 +59,7 @@ void ddpi_set_threads(int threads);
 /* ---- streams and events (cpu_stream.c) ---- */
 
 /* A piece of work with its arguments, which are copied. */
-#define DDPI_TASK_BYTES 192
+#define DDPI_TASK_BYTES 256
 typedef ddp_status (*ddpi_task_fn)(const void *payload);
 DDP_INNER ddp_status ddpi_cpu_submit(ddp_stream *stream, ddpi_task_fn fn, const void *payload,
                                      size_t payload_bytes);
@@ -75,6 +75,8 @@ void ddpi_cpu_event_destroy(ddp_event *event);
 DDP_INNER ddp_status ddpi_cpu_event_record(ddp_event *event, ddp_stream *stream);
 DDP_INNER ddp_status ddpi_cpu_event_query(ddp_event *event, bool *done_out);
 DDP_INNER ddp_status ddpi_cpu_event_sync(ddp_event *event, int64_t deadline_ns);
+DDP_INNER ddp_status ddpi_cpu_event_elapsed(const ddp_event *from, const ddp_event *to,
+                                            int64_t *ns_out);
 
 /* ---- layouts (cpu_layout.c) ---- */
 

@@ -222,7 +222,7 @@ static void statistics_part(void *arg, int64_t part)
 static void gather_statistics(const norm_run *run)
 {
     const norm_view *view = &run->plan->view;
-    ddp_norm_state *norm = run->args->norm;
+    const ddp_norm_state *norm = run->args->norm;
     for (int64_t g = 0; g < view->groups; g++) {
         const partial *slices = run->partials + g * view->slices;
         partial all = slices[0];

@@ -56,6 +56,7 @@ typedef struct run_payload {
     ddpi_cpu_plan *plan;
     ddp_op_pass pass;
     ddp_op_args args;
+    ddp_norm_state norm; /* args.norm is the caller's */
 } run_payload;
 
 _Static_assert(sizeof(run_payload) <= DDPI_TASK_BYTES, "a pass fits into a stream's slot");
@@ -63,12 +64,16 @@ _Static_assert(sizeof(run_payload) <= DDPI_TASK_BYTES, "a pass fits into a strea
 static ddp_status run(const void *payload)
 {
     const run_payload *task = payload;
-    return task->plan->op->run(task->plan, task->pass, &task->args);
+    ddp_op_args args = task->args;
+    args.norm = args.norm != NULL ? &task->norm : NULL;
+    return task->plan->op->run(task->plan, task->pass, &args);
 }
 
 ddp_status ddpi_plan_run(ddp_op_plan *plan, ddp_op_pass pass, ddp_stream *stream,
                          const ddp_op_args *args)
 {
-    const run_payload task = {(ddpi_cpu_plan *)plan, pass, *args};
+    run_payload task = {.plan = (ddpi_cpu_plan *)plan, .pass = pass, .args = *args};
+    if (args->norm != NULL)
+        task.norm = *args->norm;
     return ddpi_cpu_submit(stream, run, &task, sizeof task);
 }

@@ -6,7 +6,8 @@
  * skipped.
  *
  * An event counts how often it was recorded and how many of those records are done; it is complete
- * when the two agree. Each stream and each event has one monitor; no two are held at once. */
+ * when the two agree, and keeps the time when the last of them was done. Each stream and each event
+ * has one monitor; no two are held at once. */
 #include <string.h>
 
 #include "ddp/memory.h"
@@ -34,8 +35,9 @@ struct ddpi_cpu_stream {
 
 typedef struct cpu_event {
     ddp_event base;
-    ddp_monitor monitor; /* guards both numbers */
+    ddp_monitor monitor; /* guards all below */
     uint64_t recorded, reached;
+    int64_t reached_ns;
 } cpu_event;
 
 /* ---- streams ---- */
@@ -180,8 +182,10 @@ static ddp_status reach_event(const void *payload)
 {
     const event_payload *mark = payload;
     ddp_monitor_lock(&mark->event->monitor);
-    if (mark->event->reached < mark->number)
+    if (mark->event->reached < mark->number) {
         mark->event->reached = mark->number;
+        mark->event->reached_ns = ddp_now_ns();
+    }
     ddp_monitor_wake_all(&mark->event->monitor);
     ddp_monitor_unlock(&mark->event->monitor);
     return DDP_OK;
@@ -263,4 +267,20 @@ ddp_status ddpi_cpu_event_sync(ddp_event *base, int64_t deadline_ns)
 {
     cpu_event *event = (cpu_event *)base;
     return await_number(event, last_record(event), deadline_ns);
+}
+
+static int64_t time_of(const ddp_event *base)
+{
+    cpu_event *event = (cpu_event *)(uintptr_t)base; /* the lock is not part of what is promised */
+    ddp_monitor_lock(&event->monitor);
+    DDP_ASSERT(event->recorded > 0 && event->reached == event->recorded);
+    const int64_t ns = event->reached_ns;
+    ddp_monitor_unlock(&event->monitor);
+    return ns;
+}
+
+ddp_status ddpi_cpu_event_elapsed(const ddp_event *from, const ddp_event *to, int64_t *ns_out)
+{
+    *ns_out = time_of(to) - time_of(from);
+    return DDP_OK;
 }
