@@ -4,9 +4,10 @@
  * order: nothing is copied in or out. When the last shard's backward completes a bucket's last
  * parameter, its reduction starts, in bucket order on every rank. A rank that has several logical
  * shards sums them first: the partial sums follow the one tree that splits n shards at the largest
- * power of two below n, as a binary counter of flat buffers. A bucket that is reduced is handed to
- * the owner's callback with the range that this rank owns, and then the updated parameters of that
- * range are published. One thread per rank. */
+ * power of two below n, as a binary counter of flat buffers. With `exact` this is the tree over all
+ * ranks' shards (sum_tree.h), and a rank sums what belongs to one node of it. A bucket that is
+ * reduced is handed to the owner's callback with the range that this rank owns, and then the
+ * updated parameters of that range are published. One thread per rank. */
 #ifndef DDP_REDUCER_H
 #define DDP_REDUCER_H
 
@@ -26,11 +27,14 @@ typedef struct ddp_reducer_opts {
     /* DDP_BF16: gradients travel as bf16, scaled to a share of the mean before they are rounded and
      * back afterwards; half the bytes, 8 bits of precision. Else DDP_F32. */
     ddp_dtype grad_dtype;
+    /* The sums are functions of the shards alone, not of who computes them: all ranks have equally
+     * many, gradients travel as f32, and ranges are handed over block by block. */
+    bool exact;
 } ddp_reducer_opts;
 
 #define DDP_REDUCER_OPTS_DEFAULTS                                                                  \
     {                                                                                              \
-        1.0, 25.0, 1, true, true, DDP_F32                                                          \
+        1.0, 25.0, 1, true, true, DDP_F32, false                                                   \
     }
 
 /* Updates the parameters of a range (elements of the flat buffers) from the summed gradients there.
@@ -55,9 +59,10 @@ DDP_CALL ddp_status ddp_reducer_create(const ddp_reducer_opts *opts, ddp_param_t
 /* Collective. NULL is fine. */
 DDP_API void ddp_reducer_destroy(ddp_reducer *reducer);
 /* The flat buffers; owned by the reducer. Backward writes to grads(); it may change from shard to
- * shard. */
+ * shard. The sums over all ranks come to sums(). */
 DDP_API float *ddp_reducer_params(ddp_reducer *reducer);
 DDP_API float *ddp_reducer_grads(ddp_reducer *reducer);
+DDP_API float *ddp_reducer_sums(ddp_reducer *reducer);
 /* NULL: nobody; then gradients are reduced but nothing is updated or published. Not during a step.
  */
 DDP_API void ddp_reducer_on_update(ddp_reducer *reducer, ddp_reducer_update_fn fn, void *arg);
@@ -75,6 +80,10 @@ DDP_API void ddp_reducer_set_gate(ddp_reducer *reducer, ddp_reducer_gate gate);
 DDP_API int ddp_reducer_bucket_count(const ddp_reducer *reducer);
 /* Elements of a bucket. */
 DDP_API ddp_range ddp_reducer_bucket(const ddp_reducer *reducer, int bucket);
+/* With `exact`: what is handed over in one piece, whoever owns it; in order, covering the flat
+ * buffer. Functions of the parameters and the buckets' sizes alone. Else there are none. */
+DDP_API int ddp_reducer_block_count(const ddp_reducer *reducer);
+DDP_API ddp_range ddp_reducer_block(const ddp_reducer *reducer, int block);
 
 /* Before a step's first shard: the global batch that its sums are over. Needed with bf16 only,
  * where sums of large batches would lose small gradients' bits to nothing. */

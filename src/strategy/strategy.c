@@ -14,7 +14,7 @@ ddp_status ddpi_strategy_update(void *arg, ddp_range range, bool shared)
     /* A range that everybody owns counts once in the global norm. */
     bool counts = !shared || ddp_comm_rank(s->comm) == 0;
     return ddp_optim_update(s->optim, ddp_device_main_stream(s->device),
-                            ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer), range,
+                            ddp_reducer_params(s->reducer), ddp_reducer_sums(s->reducer), range,
                             counts ? &s->grad_sq : NULL);
 }
 
@@ -23,7 +23,7 @@ ddp_status ddpi_strategy_measure(void *arg, ddp_range range, bool shared)
     ddp_strategy *s = arg;
     bool counts = !shared || ddp_comm_rank(s->comm) == 0;
     return ddp_optim_measure(s->optim, ddp_device_main_stream(s->device),
-                             ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer), range,
+                             ddp_reducer_params(s->reducer), ddp_reducer_sums(s->reducer), range,
                              counts);
 }
 
@@ -112,7 +112,7 @@ float *ddp_strategy_params(ddp_strategy *s)
 
 const float *ddp_strategy_grads(ddp_strategy *s)
 {
-    return ddp_reducer_grads(s->reducer);
+    return ddp_reducer_sums(s->reducer);
 }
 
 ddp_status ddp_strategy_average(ddp_strategy *s, float **params_out)

@@ -3,6 +3,32 @@
 
 #include "ddp/memory.h"
 
+static size_t unit_of(ddp_range range)
+{
+    const size_t border = DDP_ALIGN_BYTES / sizeof(float);
+    const size_t length = range.hi - range.lo, step = border * DDPI_BUCKET_BLOCKS;
+
+    return (length + step - 1) / step * border;
+}
+
+static ddp_status cut_blocks(ddpi_bucket_plan *plan)
+{
+    DDP_TRY(DDP_ALLOC(plan->units, (size_t)plan->count));
+    DDP_TRY(DDP_ALLOC(plan->first_block, (size_t)plan->count + 1));
+    DDP_TRY(DDP_ALLOC(plan->blocks, (size_t)plan->count * DDPI_BUCKET_BLOCKS));
+    for (int i = 0; i < plan->count; i++) {
+        const ddp_range range = plan->ranges[i];
+        plan->units[i] = unit_of(range);
+        plan->first_block[i] = plan->block_count;
+        for (size_t lo = range.lo; lo < range.hi; lo += plan->units[i]) {
+            const size_t hi = lo + plan->units[i];
+            plan->blocks[plan->block_count++] = (ddp_range){lo, hi < range.hi ? hi : range.hi};
+        }
+    }
+    plan->first_block[plan->count] = plan->block_count;
+    return DDP_OK;
+}
+
 ddp_status ddpi_bucket_plan_make(const ddp_param_table *table, double first_bytes, double cap_bytes,
                                  ddpi_bucket_plan *plan_out)
 {
@@ -26,6 +52,7 @@ ddp_status ddpi_bucket_plan_make(const ddp_param_table *table, double first_byte
         if (bytes >= (plan.count == 1 ? first_bytes : cap_bytes))
             bytes = 0;
     }
+    DDP_TRY_GOTO(st, cut_blocks(&plan), err);
     *plan_out = plan;
     return DDP_OK;
 err:
@@ -38,5 +65,8 @@ void ddpi_bucket_plan_free(ddpi_bucket_plan *plan)
     ddp_free(plan->ranges);
     ddp_free(plan->param_counts);
     ddp_free(plan->bucket_of);
+    ddp_free(plan->units);
+    ddp_free(plan->blocks);
+    ddp_free(plan->first_block);
     *plan = (ddpi_bucket_plan){0};
 }

@@ -4,11 +4,20 @@
 
 #include "ddp/param.h"
 
+/* Blocks of a bucket at most: enough that ranks' equal numbers of them differ by little. */
+enum { DDPI_BUCKET_BLOCKS = 64 };
+
 typedef struct ddpi_bucket_plan {
     int count;
     ddp_range *ranges; /* [count]: adjacent, in order, covering the flat buffer */
     int *param_counts; /* [count]: parameters in each */
     int *bucket_of;    /* [parameters] */
+    /* Blocks: every bucket is cut into a few of equal length (the last one may be shorter), on
+     * DDP_ALIGN_BYTES borders. */
+    size_t *units;     /* [count]: length of a bucket's blocks */
+    ddp_range *blocks; /* [block_count]: adjacent, in order */
+    int *first_block;  /* [count + 1]: of each bucket */
+    int block_count;
 } ddpi_bucket_plan;
 
 /* Cuts at parameter borders: a bucket ends with the parameter that brings it to its cap or above.

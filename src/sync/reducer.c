@@ -9,15 +9,18 @@
  * local. With a gate no bucket is updated early: they are measured instead, the gate's collective
  * follows the last reduction, then come all updates.
  *
- * Partial sums: shard i of this rank, unless it is the last, writes to level[t], t being the number
- * of trailing one bits of i, and then adds levels 0 .. t-1. The last shard writes to the
+ * Partial sums: shard i of a node, unless it is the last, writes to level[t], t being the number of
+ * trailing one bits of i, and then adds levels 0 .. t-1. The last shard writes to the
  * communicator's buffer and adds the levels of its one bits, lowest first. This gives the tree that
- * splits n shards at the largest power of two below n, with no copy.
+ * splits n shards at the largest power of two below n, with no copy. A rank's shards are one node;
+ * with `exact` they may be several, each with a part of the communicator's buffer, and the
+ * reduction goes on from there.
  *
  * Everything runs in the rank's compute thread. */
 #include "ddp/reducer.h"
 
 #include "ddp/memory.h"
+#include "ddp/sum_tree.h"
 #include "ddp/thread.h"
 #include "sync/bucket.h"
 
@@ -51,11 +54,26 @@ struct ddp_reducer {
     void *update_arg;
     ddp_reducer_gate gate;
     ddp_reducer_times times;
+    ddp_sum_node nodes[DDP_SUM_MAX_NODES]; /* of this rank's shards, counted from its first */
+    int node_count;
+    int node;  /* that `shard` belongs to */
+    int parts; /* of the communicator's buffer: what the rank with the most nodes has */
 };
 
 static bool last_shard(const ddp_reducer *r)
 {
     return r->shard + 1 == r->opts.shards;
+}
+
+static bool last_of_node(const ddp_reducer *r)
+{
+    return r->shard + 1 == r->nodes[r->node].hi;
+}
+
+/* The number of `shard` within its node. */
+static int64_t place_in_node(const ddp_reducer *r)
+{
+    return r->shard - r->nodes[r->node].lo;
 }
 
 /* ---- from gradients to complete buckets ---- */
@@ -66,8 +84,8 @@ static ddp_status add_levels(ddp_reducer *r, ddp_range range)
 {
     ddp_stream *stream = ddp_device_main_stream(r->device);
     for (int level = 0; level < r->level_count; level++) {
-        bool one = (r->shard >> level) & 1;
-        if (!one && !last_shard(r))
+        bool one = (place_in_node(r) >> level) & 1;
+        if (!one && !last_of_node(r))
             break;
         if (one)
             DDP_TRY(ddp_op_add(r->device, stream, r->target + range.lo, r->levels[level] + range.lo,
@@ -105,6 +123,9 @@ static ddp_status launch(ddp_reducer *r, int index)
                      .op = DDP_REDUCE_SUM,
                      .buf = buf,
                      .count = range.hi - range.lo,
+                     .shards = r->opts.exact ? r->opts.shards : 0,
+                     .part_stride = r->length,
+                     .unit = r->opts.exact ? r->plan.units[index] : 0,
                      .bucket = index,
                      .what = "gradients"};
     r->buckets[index].stage = STAGE_REDUCING;
@@ -127,12 +148,25 @@ static ddp_range owned_of(const ddp_reducer *r, int index)
     return (ddp_range){range.lo + owned.lo, range.lo + owned.hi};
 }
 
+/* Blocks are owned as a whole. */
+static ddp_status hand_over_blocks(ddp_reducer *r, int index, ddp_reducer_update_fn fn, void *arg)
+{
+    ddp_range range = r->plan.ranges[index], owned = owned_of(r, index);
+    bool shared = owned.lo == range.lo && owned.hi == range.hi;
+    for (int b = r->plan.first_block[index]; b < r->plan.first_block[index + 1]; b++) {
+        ddp_range block = r->plan.blocks[b];
+        if (block.lo >= owned.lo && block.hi <= owned.hi)
+            DDP_TRY(fn(arg, block, shared));
+    }
+    return DDP_OK;
+}
+
 static ddp_status hand_over(ddp_reducer *r, int index, ddp_reducer_update_fn fn, void *arg)
 {
     ddp_range range = r->plan.ranges[index], owned = owned_of(r, index);
     bool shared = owned.lo == range.lo && owned.hi == range.hi;
     int64_t start = ddp_now_ns();
-    DDP_TRY(fn(arg, owned, shared));
+    DDP_TRY(r->opts.exact ? hand_over_blocks(r, index, fn, arg) : fn(arg, owned, shared));
     r->times.update_ns += ddp_now_ns() - start;
     return DDP_OK;
 }
@@ -198,10 +232,10 @@ static ddp_status on_param_ready(void *arg, int index)
 
 static float *shard_target(ddp_reducer *r)
 {
-    if (last_shard(r))
-        return r->grads;
+    if (last_of_node(r))
+        return r->grads + (size_t)r->node * r->length;
     int level = 0;
-    while ((r->shard >> level) & 1)
+    while ((place_in_node(r) >> level) & 1)
         level++;
     DDP_ASSERT(level < r->level_count);
     return r->levels[level];
@@ -211,6 +245,9 @@ ddp_status ddp_reducer_begin(ddp_reducer *r, int64_t shard)
 {
     DDP_ASSERT(shard >= 0 && shard < r->opts.shards);
     r->shard = shard;
+    r->node = 0;
+    while (r->nodes[r->node].hi <= shard)
+        r->node++;
     r->target = shard_target(r);
     if (shard == 0) {
         r->times = (ddp_reducer_times){0};
@@ -242,6 +279,7 @@ static ddp_status publish(ddp_reducer *r, int index, float *buffer)
                      .dtype = DDP_F32,
                      .buf = buffer + range.lo,
                      .count = range.hi - range.lo,
+                     .unit = r->opts.exact ? r->plan.units[index] : 0,
                      .bucket = index,
                      .what = "owned slices"};
     return ddp_comm_submit(r->comm, &coll, &r->buckets[index].publish);
@@ -295,6 +333,7 @@ static ddp_status complete(ddp_reducer *r, float *buffer, ddp_reducer_times *tim
         return DDP_FAIL(DDP_ERR_INTERNAL, "bucket %d is not complete after backward", r->launched);
     }
     DDP_TRY(settle(r));
+    r->target = r->grads;
     DDP_TRY(ddp_reducer_publish(r, buffer));
     r->times.exposed_ns += ddp_now_ns() - start - (r->times.update_ns - update_before);
     for (int i = 0; i < r->plan.count; i++) {
@@ -321,11 +360,39 @@ ddp_status ddp_reducer_gather(ddp_reducer *r, ddp_reducer_times *times_out)
 
 static ddp_status alloc_levels(ddp_reducer *r)
 {
-    for (int64_t rest = r->opts.shards - 1; rest > 0; rest >>= 1) {
+    int64_t most = 1;
+    for (int i = 0; i < r->node_count; i++)
+        if (r->nodes[i].hi - r->nodes[i].lo > most)
+            most = r->nodes[i].hi - r->nodes[i].lo;
+    for (int64_t rest = most - 1; rest > 0; rest >>= 1) {
         void *memory;
         DDP_TRY(ddp_device_alloc(r->device, r->length * sizeof(float), &memory));
         r->levels[r->level_count++] = memory;
     }
+    return DDP_OK;
+}
+
+/* Which partial sums this rank makes. */
+static ddp_status find_nodes(ddp_reducer *r)
+{
+    const int64_t shards = r->opts.shards;
+    const int world = ddp_comm_world(r->comm), rank = ddp_comm_rank(r->comm);
+    r->parts = 1;
+    if (!r->opts.exact) {
+        r->node_count = ddp_sum_nodes(shards, 0, shards, r->nodes);
+        return DDP_OK;
+    }
+    if (r->opts.grad_dtype != DDP_F32)
+        return DDP_FAIL(DDP_ERR_USAGE, "exact sums need gradients that travel as f32");
+    if (shards > DDP_SUM_MAX_LEAVES / world)
+        return DDP_FAIL(DDP_ERR_USAGE, "%lld shards on each of %d ranks are too many",
+                        (long long)shards, world);
+    r->node_count = ddp_sum_nodes(shards * world, rank * shards, (rank + 1) * shards, r->nodes);
+    for (int i = 0; i < r->node_count; i++) {
+        r->nodes[i].lo -= rank * shards;
+        r->nodes[i].hi -= rank * shards;
+    }
+    r->parts = ddp_sum_parts(shards * world, world);
     return DDP_OK;
 }
 
@@ -334,6 +401,7 @@ static ddp_status alloc_all(ddp_reducer *r)
     const double mib = 1024.0 * 1024.0;
     DDP_TRY(ddpi_bucket_plan_make(r->table, r->opts.first_bucket_mb * mib,
                                   r->opts.bucket_cap_mb * mib, &r->plan));
+    DDP_TRY(find_nodes(r));
     DDP_TRY(DDP_ALLOC(r->buckets, (size_t)r->plan.count));
     return alloc_levels(r);
 }
@@ -359,7 +427,8 @@ ddp_status ddp_reducer_create(const ddp_reducer_opts *opts, ddp_param_table *tab
     void *memory;
     DDP_TRY_GOTO(st, ddp_comm_mem_alloc(comm, r->length * sizeof(float), &memory), err);
     r->params = memory;
-    DDP_TRY_GOTO(st, ddp_comm_mem_alloc(comm, r->length * sizeof(float), &memory), err);
+    DDP_TRY_GOTO(
+        st, ddp_comm_mem_alloc(comm, (size_t)r->parts * r->length * sizeof(float), &memory), err);
     r->grads = memory;
     if (opts->grad_dtype == DDP_BF16) {
         DDP_TRY_GOTO(st, ddp_comm_mem_alloc(comm, r->length * sizeof(uint16_t), &memory), err);
@@ -398,6 +467,11 @@ float *ddp_reducer_grads(ddp_reducer *r)
     return r->target != NULL ? r->target : r->grads;
 }
 
+float *ddp_reducer_sums(ddp_reducer *r)
+{
+    return r->grads;
+}
+
 void ddp_reducer_set_count(ddp_reducer *r, int64_t count)
 {
     DDP_ASSERT(count >= 1);
@@ -424,4 +498,15 @@ ddp_range ddp_reducer_bucket(const ddp_reducer *r, int index)
 {
     DDP_ASSERT(index >= 0 && index < r->plan.count);
     return r->plan.ranges[index];
+}
+
+int ddp_reducer_block_count(const ddp_reducer *r)
+{
+    return r->opts.exact ? r->plan.block_count : 0;
+}
+
+ddp_range ddp_reducer_block(const ddp_reducer *r, int block)
+{
+    DDP_ASSERT(block >= 0 && block < r->plan.block_count);
+    return r->plan.blocks[block];
 }

@@ -5,6 +5,7 @@
 
 #include "ddp/reducer.h"
 #include "loopback_ranks.h"
+#include "reduce_reference.h"
 #include "sync/bucket.h"
 
 enum { PARAMS = 6 };
@@ -132,7 +133,7 @@ static ddp_status apply(void *arg, ddp_range range, bool shared)
     if (s->gated && s->rounds != 2)
         return DDP_FAIL(DDP_ERR_INTERNAL, "updated after %d rounds", s->rounds);
     float *w = ddp_reducer_params(s->reducer);
-    const float *g = ddp_reducer_grads(s->reducer);
+    const float *g = ddp_reducer_sums(s->reducer);
     for (size_t i = range.lo; i < range.hi; i++)
         w[i] -= g[i];
     s->updated += range.hi - range.lo;
@@ -167,7 +168,7 @@ static ddp_status run_step(const job *j, ddp_comm *comm, ddp_reducer *r, ddp_par
 static ddp_status check_values(const job *j, int world, ddp_reducer *r,
                                const ddp_param_table *table, int steps)
 {
-    const float *got = j->gather ? ddp_reducer_grads(r) : ddp_reducer_params(r);
+    const float *got = j->gather ? ddp_reducer_sums(r) : ddp_reducer_params(r);
     for (int i = 0; i < PARAMS; i++) {
         const ddp_param *p = ddp_param_table_at(table, i);
         for (size_t e = p->offset; e < p->offset + (size_t)sizes[i]; e++) {
@@ -234,6 +235,126 @@ static void sums_and_updates_are_exact_for_every_world_and_algorithm(void **stat
                 j.gated = variant & 8;
                 CHECK_OK(run_ranks(&comm, worlds[w], run_rank, &j));
             }
+}
+
+/* ---- exact ---- */
+
+static float rounding_gradient(int64_t shard, size_t element)
+{
+    return (float)value_at((int)shard, element, 3);
+}
+
+static float tree_sum(int64_t first, int64_t n, size_t element)
+{
+    int64_t left = 1;
+    if (n == 1)
+        return rounding_gradient(first, element);
+    while (left * 2 < n)
+        left *= 2;
+    return tree_sum(first, left, element) + tree_sum(first + left, n - left, element);
+}
+
+/* Every block comes once over all ranks, and as a whole. */
+static ddp_status apply_block(void *arg, ddp_range range, bool shared)
+{
+    rank_state *s = arg;
+    bool known = false;
+    (void)shared;
+    for (int b = 0; b < ddp_reducer_block_count(s->reducer); b++) {
+        const ddp_range block = ddp_reducer_block(s->reducer, b);
+        known |= block.lo == range.lo && block.hi == range.hi;
+    }
+    if (!known)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "%zu to %zu is no block", range.lo, range.hi);
+    memcpy(ddp_reducer_params(s->reducer) + range.lo, ddp_reducer_sums(s->reducer) + range.lo,
+           (range.hi - range.lo) * sizeof(float));
+    return DDP_OK;
+}
+
+static ddp_status exact_step(ddp_reducer *r, ddp_param_table *table, int64_t first, int64_t shards)
+{
+    ddp_reducer_times times;
+    for (int64_t k = 0; k < shards; k++) {
+        DDP_TRY(ddp_reducer_begin(r, k));
+        for (int i = PARAMS - 1; i >= 0; i--) {
+            const ddp_param *p = ddp_param_table_at(table, i);
+            for (size_t e = p->offset; e < p->offset + p->count; e++)
+                ddp_reducer_grads(r)[e] = rounding_gradient(first + k, e);
+            DDP_TRY(ddp_param_grad_done(table, i));
+        }
+    }
+    return ddp_reducer_finish(r, &times);
+}
+
+static ddp_status exact_rank(ddp_comm *comm, void *arg)
+{
+    const int64_t all = *(const int64_t *)arg, shards = all / ddp_comm_world(comm);
+    rank_state state = {.comm = comm};
+    ddp_device *device;
+    ddp_param_table *table;
+    ddp_reducer_opts opts = DDP_REDUCER_OPTS_DEFAULTS;
+    opts.first_bucket_mb = 200.0 / (1 << 20);
+    opts.bucket_cap_mb = 4000.0 / (1 << 20);
+    opts.shards = shards;
+    opts.exact = true;
+    DDP_TRY(open_cpu(&device));
+    DDP_TRY(make_table(device, &table));
+    DDP_TRY(ddp_reducer_create(&opts, table, device, comm, &state.reducer));
+    ddp_reducer_on_update(state.reducer, apply_block, &state);
+    for (int step = 0; step < 2; step++)
+        DDP_TRY(exact_step(state.reducer, table, ddp_comm_rank(comm) * shards, shards));
+    for (int i = 0; i < PARAMS; i++)
+        for (size_t n = 0; n < (size_t)sizes[i]; n++) {
+            const size_t e = ddp_param_table_at(table, i)->offset + n;
+            const float want = tree_sum(0, all, e), got = ddp_reducer_params(state.reducer)[e];
+            if (memcmp(&want, &got, sizeof want) != 0)
+                return DDP_FAIL(DDP_ERR_INTERNAL, "%lld shards, element %zu: %a, want %a",
+                                (long long)all, e, (double)got, (double)want);
+        }
+    ddp_reducer_destroy(state.reducer);
+    ddp_param_table_destroy(table);
+    ddp_device_close(device);
+    return DDP_OK;
+}
+
+static void exact_sums_do_not_depend_on_the_world(void **state)
+{
+    static const ddp_allreduce_algo algos[] = {DDP_ALLREDUCE_SHM, DDP_ALLREDUCE_TREE,
+                                               DDP_ALLREDUCE_RHD};
+    (void)state;
+    for (int64_t all = 1; all <= 12; all++)
+        for (int world = 1; world <= all; world++)
+            for (int a = 0; a < 3 && all % world == 0; a++) {
+                ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
+                comm.allreduce = algos[a];
+                comm.exit_on_failure = false;
+                CHECK_OK(run_ranks(&comm, world, exact_rank, &all));
+            }
+}
+
+static ddp_status bf16_rank(ddp_comm *comm, void *arg)
+{
+    ddp_device *device;
+    ddp_param_table *table;
+    ddp_reducer *r = NULL;
+    ddp_reducer_opts opts = DDP_REDUCER_OPTS_DEFAULTS;
+    (void)arg;
+    opts.exact = true;
+    opts.grad_dtype = DDP_BF16;
+    DDP_TRY(open_cpu(&device));
+    DDP_TRY(make_table(device, &table));
+    CHECK_FAILS(ddp_reducer_create(&opts, table, device, comm, &r), DDP_ERR_USAGE, "as f32");
+    ddp_param_table_destroy(table);
+    ddp_device_close(device);
+    return DDP_OK;
+}
+
+static void exact_sums_of_bf16_are_refused(void **state)
+{
+    ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
+    comm.exit_on_failure = false;
+    (void)state;
+    CHECK_OK(run_ranks(&comm, 1, bf16_rank, NULL));
 }
 
 static void gradients_may_travel_in_bf16(void **state)
@@ -381,6 +502,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuts_buckets_at_parameter_borders_and_covers_everything),
         cmocka_unit_test(sums_and_updates_are_exact_for_every_world_and_algorithm),
+        cmocka_unit_test(exact_sums_do_not_depend_on_the_world),
+        cmocka_unit_test(exact_sums_of_bf16_are_refused),
         cmocka_unit_test(gradients_may_travel_in_bf16),
         cmocka_unit_test(bf16_gradients_are_rounded_once),
         cmocka_unit_test(shards_of_a_rank_add_up_for_every_count),
