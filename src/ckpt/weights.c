@@ -61,18 +61,18 @@ static void add_buffers(const ddp_buffer_table *buffers, const char *name, ddpi_
     }
 }
 
-static ddp_status list_weights(const ddp_weights *weights, ddpi_weight_list *list_out)
+ddp_status ddpi_weights_list(const ddp_param_table *table, const ddp_buffer_table *buffers,
+                             ddpi_weight_list *list_out)
 {
-    const ddp_buffer_table *buffers = weights->buffers;
-    const int count = ddp_param_table_count(weights->table) +
-                      (buffers != NULL ? ddp_buffer_table_count(buffers) : 0);
+    const int count =
+        ddp_param_table_count(table) + (buffers != NULL ? ddp_buffer_table_count(buffers) : 0);
     ddpi_weight_list list = {0};
-    const ddp_param *param = next_param(weights->table, 0), *next;
+    const ddp_param *param = next_param(table, 0), *next;
     DDP_TRY(DDP_ALLOC(list.items, (size_t)count));
     for (; param != NULL; param = next) {
         list.items[list.count++] =
             (ddpi_weight){.name = param->name, .shape = param->shape, .param = param};
-        next = next_param(weights->table, (int64_t)param->init_number + 1);
+        next = next_param(table, (int64_t)param->init_number + 1);
         if (next == NULL || !same_layer(next->name, param->name))
             add_buffers(buffers, param->name, &list);
     }
@@ -125,7 +125,7 @@ ddp_status ddp_weights_save(const char *path, const ddp_weights *weights)
 {
     ddpi_weight_list list;
     ddpi_safetensor *tensors;
-    DDP_TRY(list_weights(weights, &list));
+    DDP_TRY(ddpi_weights_list(weights->table, weights->buffers, &list));
     ddp_status st = DDP_ALLOC(tensors, list.count);
     if (st == DDP_OK) {
         st = save_tensors(path, weights, &list, tensors);
@@ -263,7 +263,7 @@ static ddp_status load_parsed(const ddpi_safetensors *file, const char *path, bo
                               ddp_weights *weights)
 {
     ddpi_weight_list list;
-    DDP_TRY(list_weights(weights, &list));
+    DDP_TRY(ddpi_weights_list(weights->table, weights->buffers, &list));
     ddp_status st = ddpi_weights_match(file, path, partial, &list);
     if (st == DDP_OK) {
         load l = {.file = file, .path = path, .list = &list};

@@ -23,6 +23,10 @@ typedef struct ddpi_weight_list {
     size_t count;
 } ddpi_weight_list;
 
+/* All tensors of a model, in forward order; the caller frees the items. */
+DDP_INNER ddp_status ddpi_weights_list(const ddp_param_table *table,
+                                       const ddp_buffer_table *buffers, ddpi_weight_list *list_out);
+
 /* Sets the items' tensors. DDP_ERR_SHAPE lists what does not fit; with `partial` the log does, and
  * only types are refused, and files of which nothing fits. `what` names the file. */
 DDP_INNER ddp_status ddpi_weights_match(const ddpi_safetensors *file, const char *what,
