@@ -91,9 +91,9 @@ DDP_API const char *ddp_comm_library(const ddp_comm *comm);      /* MPI library 
 
 /* ---- memory ---- */
 
-/* Collective (same bytes everywhere). Zeroed, touched memory that reductions like best: in a window
- * that the node's ranks share, or private (with a note in the log) where shared memory is too
- * small. */
+/* Collective (same bytes everywhere). With a lane: zeroed device memory. Else zeroed, touched
+ * memory that reductions like best: in a window that the node's ranks share, or private (with a
+ * note in the log) where shared memory is too small. */
 DDP_CALL ddp_status ddp_comm_mem_alloc(ddp_comm *comm, size_t bytes, void **memory_out);
 /* Collective. NULL is fine. */
 DDP_API void ddp_comm_mem_free(ddp_comm *comm, void *memory);
@@ -101,6 +101,32 @@ DDP_API void ddp_comm_mem_free(ddp_comm *comm, void *memory);
  * rank fills it, then all call ddp_comm_agree(). Read-only for the others by convention. */
 DDP_CALL ddp_status ddp_comm_node_alloc(ddp_comm *comm, size_t bytes, void **memory_out);
 DDP_API void ddp_comm_node_free(ddp_comm *comm, void *memory);
+
+/* ---- device memory ---- */
+
+/* What carries works on device memory. */
+typedef struct ddp_lane_ops ddp_lane_ops;
+typedef struct ddp_lane_opts {
+    bool deterministic; /* only algorithms that give the same bits each time */
+} ddp_lane_opts;
+
+/* Collective. From now on ddp_comm_mem_alloc() gives memory of the device, and works that name a
+ * stream are carried by the lane: sums, and broadcasts, of f32 and bf16. Device and communicator
+ * have one rank's thread in common. Before the first ddp_comm_mem_alloc(). */
+DDP_CALL ddp_status ddp_comm_attach(ddp_comm *comm, ddp_device *device, const ddp_lane_ops *ops,
+                                    const ddp_lane_opts *opts);
+/* Local. When all works are done and before the device is closed. Frees what is left of the
+ * device memory that ddp_comm_mem_alloc() gave. */
+DDP_API void ddp_comm_detach(ddp_comm *comm);
+DDP_API bool ddp_comm_has_lane(const ddp_comm *comm);
+/* "nccl", "staged"; NULL: there is no lane. */
+DDP_API const char *ddp_comm_lane_name(const ddp_comm *comm);
+/* Local. What the stream is given later waits for the work, which for works on host memory, and
+ * where the lane cannot do better, means to wait here. ddp_work_wait() comes later all the same. */
+DDP_CALL ddp_status ddp_work_join(ddp_work *work, ddp_stream *stream);
+/* Local. Waits for an event as for a work: at most the time that works have, and not after a
+ * failure of the communicator. what: for the message. */
+DDP_CALL ddp_status ddp_comm_sync_event(ddp_comm *comm, ddp_event *event, const char *what);
 
 /* ---- works ---- */
 

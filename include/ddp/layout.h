@@ -29,7 +29,8 @@ DDP_API bool ddp_layout_is_plain(const ddp_layout *layout);
 DDP_API bool ddp_layout_equal(const ddp_layout *a, const ddp_layout *b);
 /* A short name such as "plain", "aBcd16b" or "aBcd16b:bf16"; enters the start-up fingerprint. */
 DDP_API const char *ddp_layout_name(const ddp_layout *layout);
-/* Local, synchronous, for files, hashes and tests: plain host memory <-> device memory in `layout`.
+/* Local, synchronous behind the main stream, for files, hashes and tests: plain host memory <->
+ * device memory in `layout`.
  * Elements of bf16 are widened, and rounded to the nearest. May allocate. Padding is written as 0.
  */
 DDP_CALL ddp_status ddp_layout_import(ddp_device *device, const ddp_layout *layout,

@@ -7,7 +7,7 @@
 #ifndef DDP_WORK_H
 #define DDP_WORK_H
 
-#include "ddp/status.h"
+#include "ddp/device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -48,6 +48,9 @@ typedef struct ddp_coll {
     /* REDUCE_OWNED and PUBLISH: owned ranges start at multiples of so many elements. 0: wherever
      * the backend likes. */
     size_t unit;
+    /* Not NULL: buf is memory of this stream's device, and the work starts behind what the stream
+     * was given so far. NULL: host memory. */
+    ddp_stream *stream;
     int bucket;       /* for messages and traces; -1 if none */
     const char *what; /* a literal, for messages: "gradients", "control word" */
 } ddp_coll;
@@ -66,6 +69,7 @@ typedef struct ddp_work {
     char message[256]; /* the cause, if status is not DDP_OK */
     int done;          /* read and written through __atomic builtins only: C and C++ agree on it */
     int stage;         /* the backend's own */
+    int lane_slot;     /* the lane's own */
     struct ddp_work *next; /* the queue's own */
 } ddp_work;
 

@@ -33,6 +33,8 @@ static ddpi_route route_of(const ddp_comm *comm, const ddp_coll *coll)
 
     if (comm->world == 1)
         return DDPI_ROUTE_LOCAL;
+    if (coll->stream != NULL)
+        return DDPI_ROUTE_LANE;
     /* Slices exist only where there are windows. */
     if (coll->kind == DDP_COLL_PUBLISH)
         return comm->windows > 0 ? DDPI_ROUTE_SHM : DDPI_ROUTE_LOCAL;
@@ -66,6 +68,8 @@ static ddp_status check_coll(const ddp_comm *comm, const ddp_coll *coll)
     if (reduces && !ddpi_algo_takes(coll->dtype, coll->op))
         return DDP_FAIL(DDP_ERR_UNSUPPORTED, "%s: no reduction %d of %s", coll->what, coll->op,
                         ddp_dtype_name(coll->dtype));
+    if (coll->stream != NULL && (comm->lane == NULL || !ddpi_lane_takes(coll)))
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED, "%s: no such collective on device memory", coll->what);
     size_t total;
     if (__builtin_mul_overflow(coll->count, ddp_dtype_bytes(coll->dtype) * (size_t)comm->world,
                                &total))
@@ -118,6 +122,9 @@ static ddp_status start(ddp_comm *comm, ddp_work *work)
     case DDPI_ROUTE_ENGINE:
         ddpi_engine_submit(comm->engine, work);
         return DDP_OK;
+    case DDPI_ROUTE_LANE:
+        work->owned = (ddp_range){0, work->coll.count};
+        return comm->lane->ops->submit(comm->lane, work);
     }
     return DDP_OK;
 }
@@ -137,10 +144,11 @@ ddp_status ddp_comm_submit(ddp_comm *comm, const ddp_coll *coll, ddp_work *work)
     work->seq = comm->next_seq++;
     work->deadline_ns = ddp_deadline_after_ms(comm->opts.timeout_ms);
     work->stage = route_of(comm, &work->coll);
-    /* Where a watchdog does not see all ranks, it must not guess who is late: the engine asks. */
+    /* Where a watchdog does not see all ranks, it must not guess who is late: the engine asks, or
+     * who waits finds out. */
     ddp_work watched = *work;
     if (comm->watchdog != NULL) {
-        if (work->stage == DDPI_ROUTE_ENGINE && ddpi_side_count(comm->side) < comm->world)
+        if (work->stage != DDPI_ROUTE_SHM && ddpi_side_count(comm->side) < comm->world)
             watched.deadline_ns = DDP_NO_DEADLINE;
         ddpi_watchdog_begin(comm->watchdog, &watched);
     }
@@ -288,11 +296,7 @@ void ddpi_comm_stop(ddp_comm *comm)
     comm->engine = NULL;
     comm->group = NULL;
     comm->side = NULL;
-    while (comm->segments != NULL) {
-        ddpi_segment *s = comm->segments;
-        comm->segments = s->next;
-        ddpi_segment_free(comm, s);
-    }
+    ddpi_comm_segments_free(comm, /*lane*/ false);
 }
 
 void ddp_comm_close(ddp_comm *comm)
@@ -302,6 +306,7 @@ void ddp_comm_close(ddp_comm *comm)
     /* Nobody leaves while another still needs its memory. A failure changes nothing here. */
     if (!ddpi_comm_failed(comm))
         (void)!ddp_comm_barrier(comm);
+    ddp_comm_detach(comm);
     comm->backend->close(comm);
 }
 

@@ -11,6 +11,7 @@
 #define DDPI_COMM_IMPL_H
 
 #include "comm/engine.h"
+#include "comm/lane.h"
 #include "comm/shm_group.h"
 #include "comm/side.h"
 #include "comm/watchdog.h"
@@ -21,9 +22,10 @@
 
 /* How a work is carried out; kept in ddp_work.stage. */
 typedef enum ddpi_route {
-    DDPI_ROUTE_LOCAL, /* nothing to be done, or only by this rank */
-    DDPI_ROUTE_SHM,   /* the shared-memory group, advanced by the caller */
-    DDPI_ROUTE_ENGINE /* messages, by the communication thread */
+    DDPI_ROUTE_LOCAL,  /* nothing to be done, or only by this rank */
+    DDPI_ROUTE_SHM,    /* the shared-memory group, advanced by the caller */
+    DDPI_ROUTE_ENGINE, /* messages, by the communication thread */
+    DDPI_ROUTE_LANE    /* the lane, polled by the caller */
 } ddpi_route;
 
 /* Memory that all ranks of a node map, or that is this rank's own. */
@@ -33,6 +35,7 @@ typedef struct ddpi_segment {
     size_t bytes;
     void *part; /* what the user has got */
     bool window;
+    bool lane; /* the lane's memory */
     struct ddpi_segment *next;
 } ddpi_segment;
 
@@ -69,10 +72,11 @@ struct ddp_comm {
     ddpi_watchdog *watchdog;
     ddpi_board *board;
     ddpi_segment *segments;
-    int windows;    /* segments that the group knows */
-    bool crowded;   /* the node has more ranks than processors */
-    int fail_state; /* __atomic: enum in failure.c */
-    bool heard;     /* __atomic: the cause is another rank's, which tells it to everybody */
+    ddpi_lane *lane; /* NULL: host memory only */
+    int windows;     /* segments that the group knows */
+    bool crowded;    /* the node has more ranks than processors */
+    int fail_state;  /* __atomic: enum in failure.c */
+    bool heard;      /* __atomic: the cause is another rank's, which tells it to everybody */
     ddp_status cause_status;
     char cause[DDPI_CAUSE_BYTES];
     void (*on_failure)(void *arg, const char *cause); /* __atomic; NULL: nobody */
@@ -104,6 +108,8 @@ void ddpi_comm_rank_ctx(ddp_comm *comm, ddp_rank_ctx *ctx_out);
 
 /* ---- memory (comm_memory.c) ---- */
 void ddpi_segment_free(ddp_comm *comm, ddpi_segment *s);
+/* What the user has left, at the end: the lane's memory, or the other. */
+void ddpi_comm_segments_free(ddp_comm *comm, bool lane);
 
 /* ---- works (work.c) ---- */
 void ddpi_work_complete(ddp_comm *comm, ddp_work *work, ddp_status status);

@@ -25,11 +25,26 @@ typedef struct offer {
 
 void ddpi_segment_free(ddp_comm *comm, ddpi_segment *s)
 {
-    if (s->name[0] != '\0')
+    if (s->lane)
+        comm->lane->ops->mem_free(comm->lane, s->base, s->bytes);
+    else if (s->name[0] != '\0')
         comm->backend->segment_detach(comm, s);
     else
         ddp_large_free(s->base, s->bytes);
     ddp_free(s);
+}
+
+void ddpi_comm_segments_free(ddp_comm *comm, bool lane)
+{
+    for (ddpi_segment **at = &comm->segments; *at != NULL;) {
+        ddpi_segment *s = *at;
+        if (s->lane != lane) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        ddpi_segment_free(comm, s);
+    }
 }
 
 static void keep(ddp_comm *comm, ddpi_segment *s, void *part)
@@ -119,21 +134,25 @@ static ddp_status share_new(ddp_comm *comm, size_t bytes, ddpi_segment **segment
     return DDP_OK;
 }
 
-static ddp_status private_new(ddp_comm *comm, size_t bytes, void **memory_out)
+/* This rank's own; lane: memory of the device. */
+static ddp_status private_new(ddp_comm *comm, size_t bytes, bool lane, void **memory_out)
 {
     ddpi_segment *s = NULL;
     ddp_status st = DDP_ALLOC(s, 1);
 
     if (st == DDP_OK) {
         s->bytes = bytes;
-        st = ddp_large_alloc(bytes, &s->base);
+        s->lane = lane;
+        st = lane ? comm->lane->ops->mem_alloc(comm->lane, bytes, &s->base)
+                  : ddp_large_alloc(bytes, &s->base);
     }
     bool got = st == DDP_OK;
     st = ddp_comm_agree(comm, st, "allocate memory");
     if (st != DDP_OK) {
         if (got)
-            ddp_large_free(s->base, bytes);
-        ddp_free(s);
+            ddpi_segment_free(comm, s);
+        else
+            ddp_free(s);
         return st;
     }
     keep(comm, s, s->base);
@@ -180,15 +199,17 @@ static ddp_status window_new(ddp_comm *comm, size_t bytes, void **memory_out)
 
 ddp_status ddp_comm_mem_alloc(ddp_comm *comm, size_t bytes, void **memory_out)
 {
+    if (comm->lane != NULL)
+        return private_new(comm, bytes, /*lane*/ true, memory_out);
     if (comm->group == NULL || comm->world == 1 || !ddpi_comm_wants_shm(comm))
-        return private_new(comm, bytes, memory_out);
+        return private_new(comm, bytes, /*lane*/ false, memory_out);
     ddp_status st = window_new(comm, bytes, memory_out);
     if (st == DDP_OK || ddpi_comm_failed(comm))
         return st;
     if (comm->rank == 0)
         ddp_warn("gradients cannot live in shared memory and are exchanged by slower means: %s",
                  ddp_status_message());
-    return private_new(comm, bytes, memory_out);
+    return private_new(comm, bytes, /*lane*/ false, memory_out);
 }
 
 void ddp_comm_mem_free(ddp_comm *comm, void *memory)
@@ -214,7 +235,7 @@ ddp_status ddp_comm_node_alloc(ddp_comm *comm, size_t bytes, void **memory_out)
     ddpi_segment *s;
 
     if (comm->node_count == comm->world)
-        return private_new(comm, bytes, memory_out);
+        return private_new(comm, bytes, /*lane*/ false, memory_out);
     DDP_TRY(share_new(comm, bytes, &s));
     keep(comm, s, s->base);
     *memory_out = s->base;

@@ -31,6 +31,7 @@ struct ddpi_engine {
     ddp_thread thread;
     ddp_monitor monitor;
     ddp_work *head, *tail; /* under the monitor */
+    bool busy;             /* under the monitor: with a work */
     bool stop;             /* under the monitor */
     bool told;             /* under the monitor: others have been told of the failure */
     bool asked;            /* who is late with the work that runs; the engine's own */
@@ -119,11 +120,15 @@ static ddp_work *next_work(ddpi_engine *e, bool *stop_out)
     int64_t until_ns = listens ? ddp_now_ns() + LISTEN_NS : DDP_NO_DEADLINE;
 
     ddp_monitor_lock(&e->monitor);
+    if (e->busy)
+        ddp_monitor_wake_all(&e->monitor);
+    e->busy = false;
     while (e->head == NULL && !e->stop && (e->told || !ddpi_comm_failed(e->comm)) &&
            ddp_monitor_wait(&e->monitor, until_ns)) {
     }
     ddp_work *work = e->head;
     if (work != NULL) {
+        e->busy = true;
         e->head = work->next;
         if (e->head == NULL)
             e->tail = NULL;
@@ -210,6 +215,16 @@ void ddpi_engine_abort(ddpi_engine *engine)
     ddp_monitor_wake_all(&engine->monitor);
     while (!engine->told && ddp_monitor_wait(&engine->monitor, until_ns)) {
     }
+    ddp_monitor_unlock(&engine->monitor);
+}
+
+void ddpi_engine_settle(ddpi_engine *engine)
+{
+    if (engine == NULL)
+        return;
+    ddp_monitor_lock(&engine->monitor);
+    while (engine->busy)
+        (void)ddp_monitor_wait(&engine->monitor, DDP_NO_DEADLINE);
     ddp_monitor_unlock(&engine->monitor);
 }
 

@@ -62,6 +62,9 @@ void ddpi_engine_finish(ddpi_engine *engine, ddp_work *work);
 /* Any thread. The communicator has failed: the engine drops what it does. If other ranks must be
  * told by message, waits for that, but not long. */
 void ddpi_engine_abort(ddpi_engine *engine);
+/* The communicator has failed: waits until the engine is through with the work that it is at, and
+ * looks at no other but to drop it. NULL is fine. */
+void ddpi_engine_settle(ddpi_engine *engine);
 uint64_t ddpi_engine_bytes_sent(const ddpi_engine *engine);
 
 #endif

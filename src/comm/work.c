@@ -10,13 +10,14 @@
 #include "comm/comm_impl.h"
 #include "ddp/thread.h"
 
-#define NS_PER_MS    ((int64_t)1000000)
-#define SPIN_ROUNDS  200
-#define YIELD_ROUNDS 20
-#define SLEEP_NS     (2 * NS_PER_MS) /* at most, between looks for a failure */
-#define SHM_SLEEP_NS (NS_PER_MS / 10)
-#define SHM_GRACE_NS (2000 * NS_PER_MS) /* the watchdog's message says more than ours */
-#define CHECK_ROUNDS 64
+#define NS_PER_MS     ((int64_t)1000000)
+#define SPIN_ROUNDS   200
+#define YIELD_ROUNDS  20
+#define SLEEP_NS      (2 * NS_PER_MS) /* at most, between looks for a failure */
+#define SHM_SLEEP_NS  (NS_PER_MS / 10)
+#define LANE_SLEEP_NS (NS_PER_MS / 50)
+#define SHM_GRACE_NS  (2000 * NS_PER_MS) /* the watchdog's message says more than ours */
+#define CHECK_ROUNDS  64
 
 static bool is_done(const ddp_work *work)
 {
@@ -25,7 +26,8 @@ static bool is_done(const ddp_work *work)
 
 void ddpi_work_complete(ddp_comm *comm, ddp_work *work, ddp_status status)
 {
-    work->end_ns = ddp_now_ns();
+    if (work->end_ns == 0) /* a lane has better knowledge */
+        work->end_ns = ddp_now_ns();
     if (work->start_ns == 0)
         work->start_ns = work->submit_ns;
     work->status = status;
@@ -76,6 +78,8 @@ ddp_status ddp_work_poll(ddp_work *work, bool *done_out)
         advance_group(comm, work);
     if (!is_done(work) && work->stage == DDPI_ROUTE_SHM && ddpi_comm_failed(comm))
         give_up(comm, work);
+    if (!is_done(work) && work->stage == DDPI_ROUTE_LANE)
+        ddpi_lane_poll(comm, work);
     *done_out = is_done(work);
     return *done_out ? result(work) : DDP_OK;
 }
@@ -133,10 +137,28 @@ static void wait_engine(ddp_comm *comm, ddp_work *work)
     }
 }
 
+static void wait_lane(ddp_comm *comm, ddp_work *work)
+{
+    for (unsigned round = 0; !is_done(work); round++) {
+        advance_group(comm, work);
+        ddpi_lane_poll(comm, work);
+        if (is_done(work) || round < (comm->crowded ? 0 : SPIN_ROUNDS))
+            continue;
+        if (round % CHECK_ROUNDS == 0)
+            check_deadline(comm, work);
+        if (round < SPIN_ROUNDS + YIELD_ROUNDS)
+            sched_yield();
+        else
+            ddp_sleep_ns(LANE_SLEEP_NS);
+    }
+}
+
 ddp_status ddp_work_wait(ddp_work *work)
 {
     if (!is_done(work) && work->stage == DDPI_ROUTE_SHM)
         wait_shm(work->comm, work);
+    else if (!is_done(work) && work->stage == DDPI_ROUTE_LANE)
+        wait_lane(work->comm, work);
     else if (!is_done(work))
         wait_engine(work->comm, work);
     return result(work);
