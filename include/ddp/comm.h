@@ -104,11 +104,13 @@ DDP_API void ddp_comm_node_free(ddp_comm *comm, void *memory);
 
 /* ---- device memory ---- */
 
-/* What carries works on device memory. */
+/* What carries works on device memory; e.g. ddp_lane_staged(), by way of host memory and messages.
+ */
 typedef struct ddp_lane_ops ddp_lane_ops;
 typedef struct ddp_lane_opts {
     bool deterministic; /* only algorithms that give the same bits each time */
 } ddp_lane_opts;
+DDP_API const ddp_lane_ops *ddp_lane_staged(void);
 
 /* Collective. From now on ddp_comm_mem_alloc() gives memory of the device, and works that name a
  * stream are carried by the lane: sums, and broadcasts, of f32 and bf16. Device and communicator

@@ -15,6 +15,7 @@
 
 #include "comm/algo.h"
 #include "comm/comm_impl.h"
+#include "comm/lane_staged.h"
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
@@ -104,7 +105,8 @@ static void run(ddpi_engine *e, ddp_work *work)
         e->algo.tag = (int)(work->seq % DDPI_TAG_COUNT);
         e->asked = false;
         e->checks = 0;
-        status = ddpi_algo_run(&e->algo, comm->opts.allreduce);
+        status = work->coll.stream != NULL ? ddpi_lane_staged_run(comm->lane, &e->algo)
+                                           : ddpi_algo_run(&e->algo, comm->opts.allreduce);
         __atomic_store_n(&e->bytes_sent, e->algo.bytes_sent, __ATOMIC_RELAXED);
         if (status != DDP_OK)
             status = ddpi_comm_raise(comm, status);
