@@ -63,6 +63,10 @@ DDP_CALL ddp_status ddp_optim_check(const ddp_optim_opts *opts);
 DDP_CALL ddp_status ddp_optim_create(const ddp_optim_opts *opts, ddp_device *device,
                                      const ddp_param_table *table, ddp_optim **optim_out);
 DDP_API void ddp_optim_destroy(ddp_optim *optim);
+/* Before the first step: all that is updated and measured comes in these blocks, adjacent, in order
+ * and covering the flat buffers. Then sums over blocks are functions of the values alone, whoever
+ * takes them: sums() has a few numbers for each block, and decide() adds them in order. */
+DDP_CALL ddp_status ddp_optim_set_blocks(ddp_optim *optim, const ddp_range *blocks, int count);
 /* Starts a step: the learning rate and 1/count hold for all ranges of it. */
 DDP_API void ddp_optim_begin(ddp_optim *optim, double lr, double inv_count);
 /* Updates params[range] from grads[range]; adds the squared norm of the mean gradient over the
@@ -79,9 +83,13 @@ DDP_API void ddp_optim_veto(ddp_optim *optim);
 /* counts: false where another rank measures the same range. */
 DDP_CALL ddp_status ddp_optim_measure(ddp_optim *optim, ddp_stream *stream, const float *params,
                                       const float *grads, ddp_range range, bool counts);
-/* This rank's part of the round, to be replaced by the sum over all ranks. The first one is the
- * squared norm of the mean gradient, 0 in a round that does not measure it. */
+/* This rank's part of the round, to be replaced by the sum over all ranks. With blocks, what
+ * updates have added is there too, if nothing was measured. */
 DDP_API double *ddp_optim_sums(ddp_optim *optim, size_t *count_out);
+/* The squared norm of the mean gradient as far as sums() knows it: this rank's part, or the whole.
+ * 0 in a round that does not measure it; after the rounds what they came to. Without blocks only
+ * what was measured. */
+DDP_API double ddp_optim_grad_sq(const ddp_optim *optim);
 /* true: another round of measuring and adding follows. */
 DDP_API bool ddp_optim_decide(ddp_optim *optim);
 /* After the rounds: updates of this step do nothing. */

@@ -78,9 +78,21 @@ void ddp_optim_destroy(ddp_optim *optim)
         ddp_device_free(optim->device, optim->slots[i], optim->length * sizeof(float));
     if (optim->average != NULL)
         ddp_device_free(optim->device, optim->average, optim->length * sizeof(float));
+    ddpi_pieces_free(&optim->pieces);
     ddpi_segments_free(&optim->segments);
     ddp_free(optim->sums);
     ddp_free(optim);
+}
+
+ddp_status ddp_optim_set_blocks(ddp_optim *optim, const ddp_range *blocks, int count)
+{
+    DDP_ASSERT(optim->pieces.count == 0);
+    return ddpi_pieces_make(&optim->segments, blocks, count, &optim->pieces);
+}
+
+static bool in_pieces(const ddp_optim *optim)
+{
+    return optim->pieces.sums != NULL;
 }
 
 /* ---- a step ---- */
@@ -100,7 +112,10 @@ void ddp_optim_begin(ddp_optim *optim, double lr, double inv_count)
     optim->clip = 1;
     optim->round = first_round(optim);
     optim->vetoed = false;
+    optim->grad_sq = 0;
     memset(optim->sums, 0, optim->sum_count * sizeof *optim->sums);
+    if (in_pieces(optim))
+        ddpi_pieces_clear(&optim->pieces);
 }
 
 bool ddp_optim_measures(const ddp_optim *optim)
@@ -169,7 +184,10 @@ ddp_status ddp_optim_update(ddp_optim *optim, ddp_stream *stream, float *params,
         piece.w = params + piece.offset;
         piece.grad = grads + piece.offset;
         piece.ratio = ratio_of(optim, piece.segment);
-        DDP_TRY(optim->ops->update(optim, &piece, grad_sq));
+        double *sum = grad_sq;
+        if (grad_sq != NULL && in_pieces(optim))
+            sum = ddpi_pieces_at(&optim->pieces, piece.offset);
+        DDP_TRY(optim->ops->update(optim, &piece, sum));
     }
     if (optim->average == NULL)
         return DDP_OK;
@@ -213,7 +231,24 @@ void ddp_optim_set_steps(ddp_optim *optim, int64_t steps)
 
 void ddp_optim_veto(ddp_optim *optim)
 {
-    optim->sums[DDPI_SUM_VETO] += 1;
+    if (in_pieces(optim))
+        optim->pieces.sums[0] += 1;
+    else
+        optim->sums[DDPI_SUM_VETO] += 1;
+}
+
+/* Into the piece's own places: of the gradient, the parameters, the direction. */
+static ddp_status measure_piece(ddp_optim *optim, const ddpi_piece *piece, bool counts)
+{
+    double unused[DDPI_PIECE_SUMS] = {0};
+    double *sums = counts ? ddpi_pieces_at(&optim->pieces, piece->offset) : unused;
+    if (optim->round == DDPI_ROUND_DIRECTION)
+        return optim->ops->measure(optim, piece, sums);
+    DDP_TRY(ddp_op_sum_squares(optim->device, piece->stream, piece->grad, piece->count,
+                               optim->inv_count, &sums[0]));
+    if (optim->ops->norms != DDPI_NORMS_GRADIENT || piece->segment->norm < 0)
+        return DDP_OK;
+    return ddp_op_sum_squares(optim->device, piece->stream, piece->w, piece->count, 1, &sums[1]);
 }
 
 static ddp_status measure_gradient(ddp_optim *optim, const ddpi_piece *piece)
@@ -257,16 +292,42 @@ ddp_status ddp_optim_measure(ddp_optim *optim, ddp_stream *stream, const float *
     for (int s = 0; (counts || direction) && next_piece(optim, range, &s, &piece);) {
         piece.w = (float *)params + piece.offset; /* measuring writes to the state alone */
         piece.grad = grads + piece.offset;
-        DDP_TRY(direction ? measure_direction(optim, &piece, counts)
-                          : measure_gradient(optim, &piece));
+        DDP_TRY(in_pieces(optim) ? measure_piece(optim, &piece, counts)
+                : direction      ? measure_direction(optim, &piece, counts)
+                                 : measure_gradient(optim, &piece));
     }
     return ddp_stream_sync(stream);
 }
 
 double *ddp_optim_sums(ddp_optim *optim, size_t *count_out)
 {
+    if (in_pieces(optim)) {
+        *count_out = ddpi_pieces_sum_count(&optim->pieces);
+        return optim->pieces.sums;
+    }
     *count_out = optim->sum_count;
     return optim->sums;
+}
+
+double ddp_optim_grad_sq(const ddp_optim *optim)
+{
+    if (ddp_optim_measures(optim) && optim->round != first_round(optim))
+        return optim->round == DDPI_ROUND_NONE ? optim->grad_sq : 0;
+    return in_pieces(optim) ? ddpi_pieces_total(&optim->pieces, 0) : optim->sums[DDPI_SUM_GRAD];
+}
+
+/* The pieces' sums of the round, in the places where those of whole ranges would be. */
+static void add_pieces(ddp_optim *optim)
+{
+    const bool direction = optim->round == DDPI_ROUND_DIRECTION;
+    const ddpi_pieces *pieces = &optim->pieces;
+    if (!in_pieces(optim))
+        return;
+    if (optim->round == first_round(optim))
+        optim->sums[DDPI_SUM_GRAD] = ddpi_pieces_total(pieces, 0);
+    optim->sums[DDPI_SUM_VETO] = pieces->sums[0];
+    ddpi_pieces_add_norms(pieces, 1, optim->sums + DDPI_SUM_NORMS);
+    ddpi_pieces_add_norms(pieces, direction ? 2 : 0, optim->sums + DDPI_SUM_NORMS + 1);
 }
 
 /* As torch.nn.utils.clip_grad_norm_ does it. */
@@ -279,6 +340,7 @@ static double clip_factor(const ddp_optim *optim, double norm)
 bool ddp_optim_decide(ddp_optim *optim)
 {
     ddpi_round done = optim->round;
+    add_pieces(optim);
     double grad_sq = optim->sums[DDPI_SUM_GRAD];
     DDP_ASSERT(done != DDPI_ROUND_NONE);
     optim->round = DDPI_ROUND_NONE;
@@ -286,10 +348,15 @@ bool ddp_optim_decide(ddp_optim *optim)
         optim->vetoed = !isfinite(grad_sq) || optim->sums[DDPI_SUM_VETO] > 0;
         optim->clip = clip_factor(optim, sqrt(grad_sq));
         optim->inv_count *= optim->clip;
+        optim->grad_sq = grad_sq;
     }
     if (optim->vetoed || done == DDPI_ROUND_DIRECTION || optim->ops->norms != DDPI_NORMS_DIRECTION)
         return false;
     optim->sums[DDPI_SUM_GRAD] = 0;
+    memset(optim->sums + DDPI_SUM_NORMS, 0,
+           (optim->sum_count - DDPI_SUM_NORMS) * sizeof *optim->sums);
+    if (in_pieces(optim))
+        ddpi_pieces_clear(&optim->pieces);
     optim->round = DDPI_ROUND_DIRECTION;
     return true;
 }

@@ -3,6 +3,7 @@
 #define DDP_OPTIM_IMPL_H
 
 #include "ddp/optim.h"
+#include "optim/pieces.h"
 #include "optim/segments.h"
 
 /* The part of a segment that lies in a range. */
@@ -56,11 +57,13 @@ struct ddp_optim {
     int slot_count;
     float *average; /* NULL: none */
     ddpi_segments segments;
+    ddpi_pieces pieces;   /* none, unless sums must not depend on who takes them */
     int64_t steps;        /* finished */
     double lr, inv_count; /* inv_count has the clipping in it, once that is known */
     double clip;          /* factor of the gradients in this step */
     double *sums;
     size_t sum_count;
+    double grad_sq; /* what the first round came to */
     ddpi_round round;
     bool vetoed;
 };
