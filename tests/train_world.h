@@ -23,6 +23,10 @@ typedef struct world_job {
     double momentum;
     bool sync_norms;
     int recompute;
+    bool exact, bf16;              /* exact: the order of sums is that of the shards */
+    const ddp_optim_opts *optim;   /* NULL: sgd with the momentum above */
+    const ddp_device_opts *device; /* NULL: gemm on one thread */
+    const ddp_comm_opts *comm;     /* NULL: the defaults */
 } world_job;
 
 typedef struct world_curve {
@@ -145,11 +149,15 @@ static inline ddp_status world_open_model(world_rig *g, const world_job *j, ddp_
 {
     const ddp_model_opts opts = {.input_shape = {3, {1, WORLD_SIDE, WORLD_SIDE}},
                                  .classes = WORLD_CLASSES,
-                                 .recompute = j->recompute};
+                                 .recompute = j->recompute,
+                                 .bf16 = j->bf16};
     ddp_strategy_opts strategy = {.reducer = DDP_REDUCER_OPTS_DEFAULTS,
                                   .optim = DDP_OPTIM_OPTS_DEFAULTS,
                                   .sync_norms = j->sync_norms};
     strategy.optim.momentum = j->momentum;
+    if (j->optim != NULL)
+        strategy.optim = *j->optim;
+    strategy.reducer.exact = j->exact;
     strategy.reducer.shards = g->shards;
     strategy.reducer.first_bucket_mb = 0.001; /* several buckets, of models this small */
     strategy.reducer.bucket_cap_mb = 0.01;
@@ -229,6 +237,8 @@ static inline ddp_status world_rank(ddp_comm *comm, void *arg)
     world_rig g = {0};
     ddp_device_opts device = DDP_DEVICE_OPTS_DEFAULTS;
     device.conv_algo = DDP_CONV_GEMM;
+    if (run->job->device != NULL)
+        device = *run->job->device;
     DDP_TRY(ddp_device_open(ddp_device_cpu(), &device, &g.device));
     ddp_status st = world_open_data(&g, run->job, comm);
     if (st == DDP_OK)
@@ -247,6 +257,8 @@ static inline ddp_status world_try(const world_job *job, world_curve *out)
 {
     ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
     world_run run = {job, out};
+    if (job->comm != NULL)
+        comm = *job->comm;
     comm.exit_on_failure = false;
     *out = (world_curve){0};
     return run_ranks(&comm, job->world, world_rank, &run);

@@ -32,7 +32,7 @@ ddp_status ddpi_strategy_decide(void *arg, bool *again_out)
     ddp_strategy *s = arg;
     size_t count;
     double *sums = ddp_optim_sums(s->optim, &count);
-    s->grad_sq += sums[0]; /* this rank's part, for the control word */
+    s->grad_sq += ddp_optim_grad_sq(s->optim); /* this rank's part, for the control word */
     DDP_TRY(ddp_comm_allreduce(s->comm, sums, count, DDP_F64, DDP_REDUCE_SUM, "norms"));
     *again_out = ddp_optim_decide(s->optim);
     return DDP_OK;
@@ -62,6 +62,25 @@ static ddp_status create_local(ddp_strategy *s)
     return ddp_optim_create(&s->opts.optim, s->device, ddp_model_params(s->model), &s->optim);
 }
 
+/* The optimizer works in the reducer's blocks, if there are any. */
+static ddp_status set_up_exact(ddp_strategy *s)
+{
+    const int count = ddp_reducer_block_count(s->reducer);
+    ddp_range *blocks;
+    size_t sums;
+    if (count == 0)
+        return DDP_OK;
+    DDP_TRY(DDP_ALLOC(blocks, (size_t)count));
+    for (int i = 0; i < count; i++)
+        blocks[i] = ddp_reducer_block(s->reducer, i);
+    ddp_status st = ddp_optim_set_blocks(s->optim, blocks, count);
+    ddp_free(blocks);
+    DDP_TRY(st);
+    ddp_optim_sums(s->optim, &sums);
+    s->exact_count = (size_t)(s->opts.reducer.shards * ddp_comm_world(s->comm)) + sums;
+    return DDP_ALLOC(s->exact, s->exact_count);
+}
+
 ddp_status ddp_strategy_create(const ddp_strategy_ops *ops, const ddp_strategy_opts *opts,
                                ddp_model *model, ddp_device *device, ddp_comm *comm,
                                ddp_strategy **strategy_out)
@@ -82,6 +101,7 @@ ddp_status ddp_strategy_create(const ddp_strategy_ops *ops, const ddp_strategy_o
         st,
         ddp_reducer_create(&s->opts.reducer, ddp_model_params(model), device, comm, &s->reducer),
         err);
+    DDP_TRY_GOTO(st, ddp_comm_agree(comm, set_up_exact(s), "set up exact sums"), err);
     ddp_reducer_on_update(s->reducer, ddpi_strategy_update, s);
     if (ddp_optim_measures(s->optim))
         ddp_reducer_set_gate(s->reducer,
@@ -102,6 +122,7 @@ void ddp_strategy_destroy(ddp_strategy *s)
     ddp_reducer_destroy(s->reducer);
     ddp_optim_destroy(s->optim);
     ddp_free(s->words);
+    ddp_free(s->exact);
     ddp_free(s);
 }
 

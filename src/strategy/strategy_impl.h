@@ -36,7 +36,11 @@ struct ddp_strategy {
     ddp_model_sync sync;      /* of norms' statistics, if asked for */
     ddpi_control_word *words; /* [world] */
     double grad_sq;           /* of the ranges that this rank answers for */
-    uint32_t flags;           /* for the next control word */
+    /* With exact sums: losses of all ranks' shards, and behind them the optimizer's sums, in which
+     * the others' places are 0. */
+    double *exact;
+    size_t exact_count;
+    uint32_t flags; /* for the next control word */
 };
 
 /* Updates a range in the flat buffers; the reducer's callback. */

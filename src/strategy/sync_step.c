@@ -5,8 +5,12 @@
  * global batch, in the optimizer (and here, for the norm that is reported). The count is known from
  * the sampler before the first update, and checked against what the ranks really computed in the
  * control word, which every rank gathers at the end of every step. ddp and sync differ in one flag.
- */
+ *
+ * With exact sums, losses and norms are added over shards and blocks instead of over ranks: each
+ * rank fills its own places of one array, which is summed over the ranks and then from first to
+ * last. */
 #include <math.h>
+#include <string.h>
 
 #include "ddp/thread.h"
 #include "strategy/strategy_impl.h"
@@ -16,7 +20,8 @@
 
 /* ---- this rank's part ---- */
 
-static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_control_word *word)
+static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, int64_t global_shard,
+                                ddpi_control_word *word)
 {
     DDP_TRY(ddp_reducer_begin(s->reducer, batch->shard));
     if (batch->count == 0)
@@ -38,9 +43,17 @@ static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_co
     word->forward_ns += middle - start;
     word->backward_ns += ddp_now_ns() - middle;
     word->loss_sum += loss;
+    if (s->exact != NULL)
+        s->exact[global_shard] = loss;
     word->count += batch->count;
     ddp_ledger_add(&word->ledger, batch->epoch, batch->indices, batch->count);
     return DDP_OK;
+}
+
+static void clear_exact(ddp_strategy *s)
+{
+    if (s->exact != NULL)
+        memset(s->exact, 0, s->exact_count * sizeof *s->exact);
 }
 
 static ddp_status compute(ddp_strategy *s, ddp_loader *loader, ddpi_control_word *word)
@@ -51,7 +64,7 @@ static ddp_status compute(ddp_strategy *s, ddp_loader *loader, ddpi_control_word
         word->data_ns += batch->wait_ns;
         ddp_batch local = *batch;
         local.shard = i; /* the loader counts over all ranks */
-        DDP_TRY(compute_shard(s, &local, word));
+        DDP_TRY(compute_shard(s, &local, batch->shard, word));
     }
     return DDP_OK;
 }
@@ -100,6 +113,26 @@ static void combine(const ddpi_control_word *words, int world, ddp_step_stats *s
     stats->grad_norm = sqrt(grad_sq);
 }
 
+/* The optimizer's sums are this rank's only while nothing has been measured. */
+static ddp_status add_exactly(ddp_strategy *s, ddp_step_stats *stats)
+{
+    size_t sums_count;
+    double *sums = ddp_optim_sums(s->optim, &sums_count);
+    const size_t shards = s->exact_count - sums_count;
+    const bool measured = ddp_optim_measures(s->optim);
+    if (!measured)
+        memcpy(s->exact + shards, sums, sums_count * sizeof *sums);
+    DDP_TRY(ddp_comm_allreduce(s->comm, s->exact, measured ? shards : s->exact_count, DDP_F64,
+                               DDP_REDUCE_SUM, "losses and norms"));
+    if (!measured)
+        memcpy(sums, s->exact + shards, sums_count * sizeof *sums);
+    stats->loss_sum = 0;
+    for (size_t i = 0; i < shards; i++)
+        stats->loss_sum += s->exact[i];
+    stats->grad_norm = sqrt(ddp_optim_grad_sq(s->optim));
+    return DDP_OK;
+}
+
 static ddp_status share(ddp_strategy *s, const ddpi_control_word *word, int64_t count,
                         ddp_step_stats *stats_out)
 {
@@ -108,7 +141,7 @@ static ddp_status share(ddp_strategy *s, const ddpi_control_word *word, int64_t 
     if (stats_out->count != count)
         return DDP_FAIL(DDP_ERR_INTERNAL, "the ranks computed %lld samples in a step of %lld",
                         (long long)stats_out->count, (long long)count);
-    return DDP_OK;
+    return s->exact != NULL ? add_exactly(s, stats_out) : DDP_OK;
 }
 
 ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count, double lr,
@@ -120,11 +153,14 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     s->grad_sq = 0;
     ddp_optim_begin(s->optim, lr, 1.0 / (double)count);
     ddp_reducer_set_count(s->reducer, count);
+    clear_exact(s);
     DDP_TRY(compute(s, loader, &word));
     if (!isfinite(word.loss_sum))
         ddp_optim_veto(s->optim);
     DDP_TRY(s->ops->exchange(s, &mine));
     ddp_optim_end(s->optim);
+    if (s->exact != NULL && !ddp_optim_measures(s->optim))
+        s->grad_sq = ddp_optim_grad_sq(s->optim);
     word.grad_sq = s->grad_sq;
     word.comm_ns = mine.comm_ns;
     word.exposed_ns = mine.exposed_ns;
@@ -142,6 +178,7 @@ ddp_status ddp_strategy_gradients(ddp_strategy *s, ddp_loader *loader, int64_t c
     ddp_reducer_times times;
     ddp_reducer_on_update(s->reducer, NULL, NULL);
     ddp_reducer_set_count(s->reducer, count);
+    clear_exact(s);
     DDP_TRY(compute(s, loader, &word));
     DDP_TRY(ddp_reducer_gather(s->reducer, &times));
     ddp_reducer_on_update(s->reducer, ddpi_strategy_update, s);
