@@ -1,5 +1,5 @@
 # Warnings that count as errors, for every target of ours.
 add_library(ddp_warnings INTERFACE)
 target_compile_options(ddp_warnings INTERFACE
-  -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes -Wstrict-prototypes
-  -Wno-sign-conversion -Werror)
+  -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror
+  "$<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes;-Wstrict-prototypes>")
