@@ -41,11 +41,12 @@ typedef struct ddp_device_opts {
     int index;          /* which of several devices; -1: the backend's choice */
     bool tf32;          /* f32 products may round their operands to tf32 */
     bool deterministic; /* only implementations that give the same bits each time */
+    bool tune;          /* time the candidates for an operation instead of asking the library */
 } ddp_device_opts;
 
 #define DDP_DEVICE_OPTS_DEFAULTS                                                                   \
     {                                                                                              \
-        1, DDP_CONV_AUTO, NULL, NULL, false, -1, false, false                                      \
+        1, DDP_CONV_AUTO, NULL, NULL, false, -1, false, false, false                               \
     }
 
 /* The CPU backend, over oneDNN. */

@@ -29,7 +29,7 @@ typedef struct ddpi_cuda_identity {
 typedef struct ddp_cuda_module {
     int version; /* DDPI_CUDA_MODULE_VERSION */
     const ddp_device_ops *device;
-    const struct ddp_lane_ops *lane; /* NULL: built without NCCL */
+    const struct ddp_lane_ops *(*lane)(void); /* NULL: built without NCCL */
     /* Local. How many GPUs this process sees; at least 1. Fails with one sentence where there is no
      * driver, too old a driver, or no GPU. */
     ddp_status (*probe)(int *count_out);

@@ -63,13 +63,14 @@ static inline double *ddpi_cuda_sums(ddp_stream *stream)
 DDP_INNER ddp_status ddpi_cuda_cudnn(ddp_stream *stream, cudnnHandle_t *handle_out);
 
 /* The device's table (cuda_table.c). */
-const ddp_device_ops *ddpi_device_cuda(void);
+extern const ddp_device_ops ddpi_device_cuda;
 
 /* cuda_device.c, cuda_stream.c: the slots of that name. */
 DDP_INNER ddp_status ddpi_cuda_open(const ddp_device_opts *opts, ddp_device **device_out);
 void ddpi_cuda_close(ddp_device *device);
 const char *ddpi_cuda_describe(const ddp_device *device);
 bool ddpi_cuda_bf16(const ddp_device *device);
+bool ddpi_cuda_is_host(const ddp_device *device);
 DDP_INNER ddp_status ddpi_cuda_measure_peak(ddp_device *device, double *flops_out);
 DDP_INNER ddp_status ddpi_cuda_alloc(ddp_device *device, size_t bytes, void **memory_out);
 void ddpi_cuda_free(ddp_device *device, void *memory, size_t bytes);
@@ -93,7 +94,7 @@ DDP_INNER ddp_status ddpi_cuda_event_sync(ddp_event *event, int64_t deadline_ns)
 DDP_INNER ddp_status ddpi_cuda_event_elapsed(const ddp_event *from, const ddp_event *to,
                                              int64_t *ns_out);
 
-/* cuda_probe.c: what the module's table needs. */
+/* cuda_module.c: as the module's table says. */
 DDP_INNER ddp_status ddpi_cuda_probe(int *count_out);
 
 /* ---- layouts (cuda_layout.c) ---- */
@@ -116,7 +117,64 @@ DDP_INNER ddp_status ddpi_cuda_layout_import(ddp_device *device, const ddp_layou
 DDP_INNER ddp_status ddpi_cuda_layout_export(ddp_device *device, const ddp_layout *layout,
                                              const void *src, float *plain);
 
+/* ---- conversions between layouts (cuda_convert.c) ---- */
+
+typedef struct ddpi_cuda_form {
+    bool nhwc;
+    ddp_dtype dtype;
+} ddpi_cuda_form;
+
+typedef struct ddpi_cuda_conversion {
+    int64_t n, channels, pixels;
+    ddpi_cuda_form from, to;
+    bool same; /* nothing changes */
+} ddpi_cuda_conversion;
+
+/* From a layout to that order and type; and back. nhwc is for four dimensions. */
+ddpi_cuda_conversion ddpi_cuda_conversion_of(const ddp_layout *from, bool nhwc, ddp_dtype dtype);
+ddpi_cuda_conversion ddpi_cuda_reversed(const ddpi_cuda_conversion *conversion);
+/* Bytes of the result. */
+size_t ddpi_cuda_converted_bytes(const ddpi_cuda_conversion *conversion);
+/* Scratch memory that the conversion itself needs; the same for the reversed one. */
+size_t ddpi_cuda_conversion_bytes(const ddpi_cuda_conversion *conversion);
+/* Enqueues it; copies where nothing changes. */
+DDP_INNER ddp_status ddpi_cuda_convert(const ddpi_cuda_conversion *conversion, ddp_stream *stream,
+                                       const void *src, void *dst, void *scratch);
+
+/* ---- matrix products (cuda_matmul.c) ---- */
+
+/* d = op(a) * op(b) [+ bias] [relu], columns first as BLAS has them: d is m x n, op(a) m x k. */
+typedef struct ddpi_cuda_matmul_desc {
+    int64_t m, n, k;
+    bool trans_a, trans_b, bias, relu;
+    ddp_dtype from, to; /* of a and b; of d and the bias (one value for each of the m rows) */
+} ddpi_cuda_matmul_desc;
+
+typedef struct ddpi_cuda_matmul {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algo;
+    size_t workspace_bytes;
+    bool bias;
+} ddpi_cuda_matmul;
+
+typedef struct ddpi_cuda_matmul_args {
+    const void *a, *b, *bias;
+    void *d, *workspace; /* workspace: of workspace_bytes, aligned to 256 */
+} ddpi_cuda_matmul_args;
+
+/* Chooses the implementation. The caller owns what matmul holds, also after a failure. */
+DDP_INNER ddp_status ddpi_cuda_matmul_create(ddpi_cuda_device *device,
+                                             const ddpi_cuda_matmul_desc *desc,
+                                             ddpi_cuda_matmul *matmul);
+void ddpi_cuda_matmul_destroy(ddpi_cuda_matmul *matmul);
+DDP_INNER ddp_status ddpi_cuda_matmul_run(const ddpi_cuda_matmul *matmul, ddp_stream *stream,
+                                          const ddpi_cuda_matmul_args *args);
+
 /* ---- plans (cuda_plan.c) ---- */
+
+/* Most that a library may ask for as workspace. */
+#define DDPI_CUDA_WORKSPACE_LIMIT ((size_t)256 << 20)
 
 typedef struct ddpi_cuda_plan ddpi_cuda_plan;
 
@@ -139,6 +197,33 @@ DDP_INNER ddp_status ddpi_cuda_plan_alloc(ddpi_cuda_device *device, const ddp_op
                                           size_t struct_bytes, ddpi_cuda_plan **plan_out);
 /* For a kind whose creation fails half-way, too. */
 void ddpi_cuda_plan_free(ddpi_cuda_plan *plan);
+
+/* The beginning of a backward pass of dst = [relu](product + bias): sets diff_dst to 0 in place
+ * where value (dst, if it is a relu's result) is not greater than 0, and sums it up. value and
+ * diff_bias may be NULL; partials: ddpi_k_bias_grad_bytes(), for diff_bias only. */
+typedef struct ddpi_cuda_gradient {
+    void *diff_dst;
+    const void *value;
+    float *diff_bias;
+    void *partials;
+    int64_t rows, channels;
+    ddp_dtype dtype;
+} ddpi_cuda_gradient;
+DDP_INNER ddp_status ddpi_cuda_start_gradient(const ddpi_cuda_gradient *gradient,
+                                              ddp_stream *stream);
+
+/* A part of a plan's scratch memory: its offset; *bytes grows by its size, rounded up. */
+size_t ddpi_cuda_take(size_t *bytes, size_t size);
+/* Elements of a tensor. */
+int64_t ddpi_cuda_count(const ddp_layout *layout);
+
+/* The slots of that name. */
+DDP_INNER ddp_status ddpi_cuda_plan_create(ddp_device *device, const ddp_op_desc *desc,
+                                           ddp_layout *src, ddp_layout *weights,
+                                           ddp_op_plan **plan_out);
+void ddpi_cuda_plan_destroy(ddp_op_plan *plan);
+DDP_INNER ddp_status ddpi_cuda_plan_run(ddp_op_plan *plan, ddp_op_pass pass, ddp_stream *stream,
+                                        const ddp_op_args *args);
 
 /* One per kind. src's shape has been inferred without an error; weights: NULL, or a layout of the
  * right shape. */
