@@ -91,6 +91,23 @@ typedef struct ddpi_k_global_avg_args {
 cudaError_t ddpi_k_global_avg_forward(cudaStream_t stream, const ddpi_k_global_avg_args *args);
 cudaError_t ddpi_k_global_avg_backward(cudaStream_t stream, const ddpi_k_global_avg_args *args);
 
+/* ---- pooling over windows (k_pool.cu) ---- */
+
+/* Average counts no padding. Maximum keeps in `where`, going forward if it is not NULL, the
+ * position inside the window, kh * kernel_w + kw, of each element of the result. */
+typedef struct ddpi_k_pool_args {
+    const void *src; /* going backward: diff_dst */
+    void *dst;       /* going backward: diff_src */
+    uint16_t *where;
+    int64_t n;
+    int channels, in_h, in_w, out_h, out_w;
+    int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+    bool maximum, bf16;
+} ddpi_k_pool_args;
+
+cudaError_t ddpi_k_pool_forward(cudaStream_t stream, const ddpi_k_pool_args *args);
+cudaError_t ddpi_k_pool_backward(cudaStream_t stream, const ddpi_k_pool_args *args);
+
 /* ---- sums per channel (k_channels.cu) ---- */
 
 /* diff_bias[c] = the sum of diff_dst over its rows, in f32. With value, diff_dst is first set to 0
