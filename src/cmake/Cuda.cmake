@@ -142,7 +142,7 @@ function(ddp_add_cuda_module)
   file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cu)
   add_library(ddp_cuda SHARED EXCLUDE_FROM_ALL ${kernels} $<TARGET_OBJECTS:ddp_cuda_host>)
   target_include_directories(ddp_cuda PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src
-    ${CMAKE_SOURCE_DIR}/src/device/cuda)
+    ${CMAKE_SOURCE_DIR}/src/device/cuda/nvcc)
   # Not -Wconversion: what nvcc makes of a launch would not pass.
   target_compile_options(ddp_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;--threads=2;-Xcompiler=-Wall,-Wextra,-Werror>")
