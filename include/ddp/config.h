@@ -39,6 +39,7 @@ typedef enum ddp_lr_scale {
     DDP_LR_SCALE_SQRT
 } ddp_lr_scale;
 
+typedef enum ddp_bind { DDP_BIND_AUTO, DDP_BIND_NONE } ddp_bind;
 typedef enum ddp_precision { DDP_PRECISION_FP32, DDP_PRECISION_BF16 } ddp_precision;
 
 enum { DDP_CONFIG_MAX_CHANNELS = 64 };
@@ -53,9 +54,9 @@ typedef struct ddp_run_opts {
         *dump_logits, *freeze, *rank_weights;
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks;
-    int device, comm, strategy, lr_scale, log_level, precision, grad_dtype;
+    int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, bind;
     double lr_base_batch, val_split, comm_timeout, mixup;
-    bool drop_last, eval_only, init_partial, quiet, sync_bn;
+    bool drop_last, eval_only, init_partial, quiet, sync_bn, share_device;
 } ddp_run_opts;
 
 /* --normalize in numbers: per channel, or one value for all. */

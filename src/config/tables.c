@@ -164,6 +164,10 @@ static const ddp_option optim_options[] = {
 
 static const ddp_option machine_options[] = {
     {"device", DDP_OPT_CHOICE, AT(run.device), 0, 0, "auto|cpu|cuda", NULL, "What computes"},
+    {"share-device", DDP_OPT_BOOL, AT(run.share_device), 0, 0, NULL, NULL,
+     "Allow several ranks on one GPU; their gradients then go through host memory"},
+    {"bind", DDP_OPT_CHOICE, AT(run.bind), 0, 0, "auto|none", NULL,
+     "Where a rank's threads run; auto: on the cores near its GPU"},
     {"threads", DDP_OPT_INT, AT(run.threads), 0, 4096, NULL, "N",
      "Threads of a rank's operations; 0: the cores of the node shared out among its ranks"},
     {"precision", DDP_OPT_CHOICE, AT(run.precision), 0, 0, "fp32|bf16", NULL,

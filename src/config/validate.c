@@ -44,6 +44,12 @@ static ddp_status check_comm(const ddp_config *config)
         return USAGE("option --loopback-ranks: found %" PRId64
                      " with another communicator, expected --comm loopback",
                      run->loopback_ranks);
+    if (run->comm == DDP_COMM_NCCL && run->device == DDP_DEVICE_CPU)
+        return USAGE("option --comm: found nccl with --device cpu, expected --device cuda or "
+                     "--comm mpi");
+    if (run->comm == DDP_COMM_NCCL && run->share_device)
+        return USAGE("option --comm: found nccl with --share-device, expected auto or mpi (NCCL "
+                     "needs a GPU for each rank)");
     if (run->grad_dtype == DDP_PRECISION_BF16 && run->strategy == DDP_STRATEGY_NAIVE)
         return USAGE("option --grad-dtype: found bf16 with --strategy naive, which sends gradients "
                      "as they are; expected ddp or sync");

@@ -78,6 +78,11 @@ static void choices_match_their_enums(void **state)
     assert_int_equal(c->run.lr_scale, DDP_LR_SCALE_SQRT);
     assert_int_equal(c->run.log_level, DDP_LOG_DEBUG);
     ddp_config_destroy(c);
+    c = parsed("--bind none --comm nccl --share-device=no");
+    assert_int_equal(c->run.bind, DDP_BIND_NONE);
+    assert_int_equal(c->run.comm, DDP_COMM_NCCL);
+    assert_false(c->run.share_device);
+    ddp_config_destroy(c);
 }
 
 static void values_that_do_not_fit_together_are_refused(void **state)
@@ -100,6 +105,8 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--input-size -1", "input-size");
     refused("--batch-size 8 --batch-per-rank 2", "one of the two");
     refused("--comm mpi --loopback-ranks 2", "--comm loopback");
+    refused("--comm nccl --device cpu", "expected --device cuda");
+    refused("--comm nccl --share-device", "a GPU for each rank");
     refused("--allreduce shm --no-shared-memory", "another algorithm");
     refused("--eval-only", "--init-weights");
     refused("--init-partial", "without --init-weights");
