@@ -121,7 +121,7 @@ static int run(ddpi_app *app)
     ddp_comm_choice choice = DDP_COMM_MPI;
 
     if (app->early == DDP_OK)
-        app->early = ddpi_wiring_comm(&app->config->run, &choice);
+        choice = ddpi_wiring_comm(&app->config->run);
     if (app->early == DDP_OK && choice == DDP_COMM_LOOPBACK && app->launcher_size > 1)
         app->early = DDP_FAIL(DDP_ERR_USAGE,
                               "option --comm: found loopback in a launch of %d processes, expected "

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "app/run.h"
+#include "app/place.h"
 #include "ddp/fs.h"
 #include "ddp/memory.h"
 
@@ -58,6 +58,8 @@ static void fill_info(ddpi_run *run, ddpi_rank_info *info)
     info->node = ddp_comm_node(run->comm);
     info->pid = (int32_t)getpid();
     info->threads = run->config.device.threads;
+    info->gpu = run->place.gpu;
+    ddpi_find_network(info->network);
     own_cores(&info->cores);
 }
 
@@ -78,7 +80,7 @@ static void count_cores(const ddpi_run *run, ddp_config_cores *cores_out)
     cores_out->node = CPU_COUNT(&cores);
 }
 
-static ddp_status share_info(ddpi_run *run)
+ddp_status ddpi_run_share_info(ddpi_run *run)
 {
     ddpi_rank_info mine;
 
@@ -103,7 +105,8 @@ ddp_status ddpi_run_find_machine(ddpi_run *run)
     ddp_status st = DDP_ALLOC(run->ranks, (size_t)run->world);
 
     DDP_TRY(ddpi_run_agree(run, st, "list the ranks"));
-    DDP_TRY(share_info(run));
+    DDP_TRY(ddpi_run_share_info(run));
+    DDP_TRY(ddpi_run_choose_device(run));
     count_cores(run, &cores);
     ddp_config_machine(&run->config, &cores);
     if (run->config.device.threads > cores.own)
@@ -111,7 +114,8 @@ ddp_status ddpi_run_find_machine(ddpi_run *run)
                  "high (mpirun --bind-to none)",
                  run->config.device.threads, cores.own);
     log_place(run);
-    return share_info(run); /* now with the threads */
+    DDP_TRY(ddpi_run_share_info(run)); /* now with the threads */
+    return ddpi_run_log_places(run);
 }
 
 /* ---- environment.json ---- */
@@ -191,8 +195,9 @@ static void add_cpu(ddp_json *object)
  * and may carry its secrets. */
 static bool is_relevant(const char *variable)
 {
-    static const char *const wanted[] = {"DDP_TRAIN_", "OMP_",   "GOMP_", "DNNL_",  "ONEDNN_",
-                                         "OMPI_MCA_",  "MPICH_", "UCX_",  "SLURM_", "MALLOC_"};
+    static const char *const wanted[] = {"DDP_TRAIN_", "OMP_",   "GOMP_",  "DNNL_",  "ONEDNN_",
+                                         "OMPI_MCA_",  "MPICH_", "UCX_",   "SLURM_", "MALLOC_",
+                                         "NCCL_",      "CUDA_",  "CUDNN_", "CUBLAS_"};
     static const char *const unwanted[] = {"OMPI_MCA_orte_", "OMPI_MCA_ess_", "OMPI_MCA_pmix"};
 
     for (size_t i = 0; i < sizeof unwanted / sizeof unwanted[0]; i++)
@@ -222,6 +227,15 @@ static ddp_status add_variables(const ddpi_run *run, ddp_json *object)
     return DDP_OK;
 }
 
+static void add_gpu(ddp_json *rank, const ddpi_cuda_identity *gpu)
+{
+    if (gpu->name[0] == '\0')
+        return;
+    set_text(rank, "gpu", gpu->name);
+    set_text(rank, "gpu_uuid", gpu->uuid);
+    set_text(rank, "gpu_pci", gpu->pci);
+}
+
 static ddp_status add_ranks(const ddpi_run *run, ddp_json *object)
 {
     ddp_json *ranks;
@@ -242,6 +256,8 @@ static ddp_status add_ranks(const ddpi_run *run, ddp_json *object)
         ddp_json_set_int(rank, "pid", info->pid);
         ddp_json_set_string(rank, "cores", ddpi_cores_format(&info->cores, cores, sizeof cores));
         ddp_json_set_int(rank, "threads", info->threads);
+        set_text(rank, "interface", info->network);
+        add_gpu(rank, &info->gpu);
         ddp_json_append(ranks, rank);
     }
     ddp_json_set(object, "ranks", ranks);

@@ -11,7 +11,7 @@
 #include "app/wiring.h"
 #include "ddp/metrics.h"
 
-enum { DDPI_HOST_BYTES = 64 };
+enum { DDPI_HOST_BYTES = 64, DDPI_NETWORK_BYTES = 16 };
 
 /* What the process knows before there are ranks. Read only while ranks run. */
 typedef struct ddpi_app {
@@ -31,9 +31,25 @@ typedef struct ddpi_app {
 /* Gathered from every rank. Plain bytes. */
 typedef struct ddpi_rank_info {
     char host[DDPI_HOST_BYTES];
+    char network[DDPI_NETWORK_BYTES]; /* the interface by which other hosts are reached, or "-" */
     int32_t node, pid, threads;
     cpu_set_t cores;
+    ddpi_cuda_identity gpu; /* empty: it computes on the CPU */
 } ddpi_rank_info;
+
+/* What gradients on the device travel through. */
+typedef enum ddpi_lane_choice {
+    DDPI_LANE_NONE,   /* they are host memory: the communicator itself */
+    DDPI_LANE_STAGED, /* copied to host memory and back */
+    DDPI_LANE_NCCL
+} ddpi_lane_choice;
+
+/* Where a rank computes (run_device.c). */
+typedef struct ddpi_run_place {
+    const ddp_cuda_module *cuda; /* NULL: on the CPU, like all ranks */
+    ddpi_cuda_identity gpu;
+    ddpi_lane_choice lane;
+} ddpi_run_place;
 
 typedef struct ddpi_run_data {
     ddp_dataset *whole; /* the training set as it was opened */
@@ -76,6 +92,7 @@ typedef struct ddpi_run {
     ddp_log *log;
     bool agreed; /* a failure that all ranks have agreed on */
     ddpi_rank_info *ranks;
+    ddpi_run_place place;
     char dir[PATH_MAX];   /* "" until it exists */
     ddp_metrics *metrics; /* rank 0's */
     ddpi_run_data data;
@@ -112,6 +129,12 @@ DDP_INNER ddp_status ddpi_run_save_weights(ddpi_run *run);   /* run_weights.c */
 DDP_INNER ddp_status ddpi_run_finish(ddpi_run *run);         /* records.c */
 
 /* ---- pieces ---- */
+/* Collective. Fills run->ranks with what the ranks are now. */
+DDP_INNER ddp_status ddpi_run_share_info(ddpi_run *run);
+/* Collective. Device, GPU and lane, from run->ranks, which then has the GPUs, too. */
+DDP_INNER ddp_status ddpi_run_choose_device(ddpi_run *run);
+/* Rank 0 logs where all ranks are. */
+DDP_INNER ddp_status ddpi_run_log_places(const ddpi_run *run);
 void ddpi_run_close_data(ddpi_run *run);
 void ddpi_run_close_model(ddpi_run *run);
 /* Collective. The running statistics that the ranks have read are the same. */

@@ -74,11 +74,11 @@ static ddp_status freeze(ddpi_run *run)
 
 ddp_status ddpi_run_open_model(ddpi_run *run)
 {
-    const ddp_device_ops *ops;
+    const ddp_device_ops *ops =
+        run->place.cuda != NULL ? run->place.cuda->device : ddp_device_cpu();
     const ddp_model_def *def;
 
     DDP_TRY(ddpi_registry_model(run->app->registry, run->config.run.model, &def));
-    DDP_TRY(ddpi_wiring_device(run->config.run.device, &ops));
     run->config.device.choose = choose;
     run->config.device.choose_arg = run;
     DDP_TRY(ddp_device_open(ops, &run->config.device, &run->net.device));

@@ -160,27 +160,11 @@ ddp_status ddpi_registry_dataset(const ddpi_registry *r, const char *name,
                     known);
 }
 
-static ddp_status no_cuda(const char *option)
+ddp_comm_choice ddpi_wiring_comm(const ddp_run_opts *run)
 {
-    return DDP_FAIL(DDP_ERR_UNSUPPORTED, "option %s: this build has no CUDA module", option);
-}
-
-ddp_status ddpi_wiring_device(int choice, const ddp_device_ops **device_out)
-{
-    if (choice == DDP_DEVICE_CUDA)
-        return no_cuda("--device cuda");
-    *device_out = ddp_device_cpu();
-    return DDP_OK;
-}
-
-ddp_status ddpi_wiring_comm(const ddp_run_opts *run, ddp_comm_choice *comm_out)
-{
-    if (run->comm == DDP_COMM_NCCL)
-        return no_cuda("--comm nccl");
-    *comm_out = (ddp_comm_choice)run->comm;
-    if (run->comm == DDP_COMM_AUTO)
-        *comm_out = run->loopback_ranks > 0 ? DDP_COMM_LOOPBACK : DDP_COMM_MPI;
-    return DDP_OK;
+    if (run->comm == DDP_COMM_LOOPBACK || (run->comm == DDP_COMM_AUTO && run->loopback_ranks > 0))
+        return DDP_COMM_LOOPBACK;
+    return DDP_COMM_MPI;
 }
 
 const ddp_strategy_ops *ddpi_wiring_strategy(int choice)

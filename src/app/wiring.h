@@ -4,6 +4,7 @@
 
 #include "ddp/app.h"
 #include "ddp/config.h"
+#include "device/cuda_module.h"
 
 typedef struct ddpi_registry ddpi_registry;
 
@@ -20,9 +21,14 @@ DDP_INNER ddp_status ddpi_registry_model(const ddpi_registry *registry, const ch
 DDP_INNER ddp_status ddpi_registry_dataset(const ddpi_registry *registry, const char *name,
                                            const ddp_dataset_ops **dataset_out);
 
-/* DDP_ERR_UNSUPPORTED for what this build does not have. */
-DDP_INNER ddp_status ddpi_wiring_device(int choice, const ddp_device_ops **device_out);
-DDP_INNER ddp_status ddpi_wiring_comm(const ddp_run_opts *run, ddp_comm_choice *comm_out);
+/* The communicator that the ranks meet in; NCCL needs one to start with. */
+ddp_comm_choice ddpi_wiring_comm(const ddp_run_opts *run);
 const ddp_strategy_ops *ddpi_wiring_strategy(int choice);
+
+/* Local. Loads the CUDA module (cuda_module.c); count_out: GPUs that this process sees, at least 1.
+ * One sentence where it cannot be loaded or finds no GPU. */
+DDP_INNER ddp_status ddpi_cuda_module_open(const ddp_cuda_module **module_out, int *count_out);
+/* Local. Whether that is worth trying where nobody asks for it. */
+bool ddpi_cuda_is_likely(void);
 
 #endif

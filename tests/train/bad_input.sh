@@ -20,7 +20,7 @@ for ranks in 1 3 loopback:3; do
     refused 2 'expected one of lenet' $ranks --model lenett
     refused 2 'expected one of fashion-mnist' $ranks --dataset imagenet
     refused 1 'dataset-fashion-mnist' $ranks --data-dir "$work/nowhere"
-    refused 1 'no CUDA module' $ranks --device cuda
+    refused 1 'option --device cuda' $ranks --device cuda
     refused 1 'nowhere/w.safetensors' $ranks "${small[@]}" --save-weights nowhere/w.safetensors
     refused 1 'expected a file' $ranks "${small[@]}" --save-weights .
     refused 1 'missing.safetensors' $ranks "${small[@]}" --init-weights missing.safetensors \
@@ -33,7 +33,8 @@ for ranks in 3 loopback:3; do
     refused 2 'expected a multiple of 3' $ranks "${small[@]}" --logical-ranks 4
     refused 2 'this many ranks: 1, 2, 4' $ranks "${small[@]}" --logical-ranks 4
 done
-refused 1 'no CUDA module' 1 --comm nccl
+refused 2 'found nccl with --device cpu' 2 --comm nccl --device cpu
+refused 2 'found nccl with --share-device' 1 --comm nccl --share-device
 refused 2 'expected one process' 2 --comm loopback
 refused 2 'option --allreduce: found mpi' loopback:2 --allreduce mpi
 

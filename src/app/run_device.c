@@ -1,0 +1,164 @@
+/* run_device.c - which device the ranks compute on, and where a rank's threads go for it.
+ *
+ * All ranks compute on one kind of device: with --device auto on GPUs if every rank sees one. Then
+ * each takes the one that its place among its host's ranks gives it, tells the others which that
+ * is, and moves its threads to the cores near it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "app/place.h"
+#include "ddp/memory.h"
+
+/* ---- the kind of device ---- */
+
+/* visible_out: GPUs that this process sees. */
+static ddp_status look_for_cuda(ddpi_run *run, int *visible_out)
+{
+    const int choice = run->config.run.device;
+    int32_t found = 0;
+    ddp_status st = DDP_OK;
+
+    if (choice == DDP_DEVICE_CPU)
+        return DDP_OK;
+    if (choice == DDP_DEVICE_CUDA || ddpi_cuda_is_likely()) {
+        st = ddpi_cuda_module_open(&run->place.cuda, visible_out);
+        found = st == DDP_OK;
+    }
+    if (choice == DDP_DEVICE_CUDA)
+        return ddpi_run_agree(run, st, "find a GPU");
+    if (st != DDP_OK)
+        ddp_debug("no GPU: %s", ddp_status_message());
+    DDP_TRY(ddp_comm_allreduce(run->comm, &found, 1, DDP_I32, DDP_REDUCE_MIN, "devices"));
+    if (found == 0)
+        run->place.cuda = NULL;
+    return DDP_OK;
+}
+
+/* ---- NCCL's variables ---- */
+
+/* They change what ranks do together. Two are about a process alone. */
+static bool is_common(const char *variable)
+{
+    static const char *const own[] = {"NCCL_DEBUG", "NCCL_HOSTID"};
+
+    if (strncmp(variable, "NCCL_", 5) != 0)
+        return false;
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (strncmp(variable, own[i], strlen(own[i])) == 0)
+            return false;
+    return true;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+ddp_status ddpi_nccl_variables(char *const *envp, char **text_out)
+{
+    size_t count = 0, bytes = 1, used = 0;
+    const char **list;
+    char *text;
+
+    for (char *const *at = envp; at != NULL && *at != NULL; at++)
+        if (is_common(*at) && ++count > 0)
+            bytes += strlen(*at) + 1;
+    DDP_TRY(DDP_ALLOC(list, count));
+    ddp_status st = DDP_ALLOC(text, bytes);
+    if (st == DDP_OK) {
+        count = 0;
+        for (char *const *at = envp; at != NULL && *at != NULL; at++)
+            if (is_common(*at))
+                list[count++] = *at;
+        qsort(list, count, sizeof *list, by_text);
+        for (size_t i = 0; i < count; i++)
+            used += (size_t)snprintf(text + used, bytes - used, "%s\n", list[i]);
+        *text_out = text;
+    }
+    ddp_free(list);
+    return st;
+}
+
+static ddp_status compare_variables(ddpi_run *run)
+{
+    char *text = NULL;
+    ddp_status st = ddpi_nccl_variables(run->app->envp, &text);
+
+    st = ddpi_run_agree(run, st, "list NCCL's variables");
+    if (st == DDP_OK)
+        st = ddp_comm_fingerprint(run->comm, text, "environment of NCCL");
+    ddp_free(text);
+    return st;
+}
+
+/* ---- a rank's GPU ---- */
+
+static ddp_status take_gpu(ddpi_run *run, int visible)
+{
+    int count;
+    int local = ddpi_place_local_rank(run->ranks, run->world, run->rank, &count);
+    int index = ddpi_place_index(local, visible);
+
+    run->config.device.index = index;
+    return run->place.cuda->identify(index, &run->place.gpu);
+}
+
+/* Not being bound costs speed only. */
+static void bind_near(ddpi_run *run)
+{
+    const char *pci = run->place.gpu.pci;
+    cpu_set_t cores = run->ranks[run->rank].cores, near_cores;
+
+    if (run->config.run.bind == DDP_BIND_NONE)
+        return;
+    if (!ddpi_near_cores(pci, &near_cores))
+        ddp_debug("which cores are near the GPU at %s is not known", pci);
+    else if (!ddpi_cores_narrow(&cores, &near_cores))
+        ddp_debug("no core that this rank may use is near the GPU at %s", pci);
+    else if (ddpi_bind_threads(&cores, run->app->threads) != DDP_OK)
+        ddp_warn("%s", ddp_status_message());
+}
+
+static ddp_status choose_lane(ddpi_run *run)
+{
+    const ddp_run_opts *opts = &run->config.run;
+    int a, b;
+    const ddpi_lane_wish wish = {.cuda = run->place.cuda != NULL,
+                                 .comm = opts->comm,
+                                 .shared = ddpi_place_find_shared(run->ranks, run->world, &a, &b),
+                                 .nccl = run->place.cuda != NULL && run->place.cuda->lane != NULL};
+
+    return ddpi_place_lane(&wish, &run->place.lane);
+}
+
+ddp_status ddpi_run_choose_device(ddpi_run *run)
+{
+    int visible = 0;
+
+    DDP_TRY(look_for_cuda(run, &visible));
+    if (run->place.cuda != NULL) {
+        DDP_TRY(ddpi_run_agree(run, take_gpu(run, visible), "take a GPU"));
+        bind_near(run);
+    }
+    DDP_TRY(ddpi_run_share_info(run));
+    DDP_TRY(ddpi_place_check(run->ranks, run->world, run->config.run.share_device));
+    DDP_TRY(choose_lane(run));
+    return run->place.lane == DDPI_LANE_NCCL ? compare_variables(run) : DDP_OK;
+}
+
+/* On CPUs there is little in it that the launch did not say. */
+ddp_status ddpi_run_log_places(const ddpi_run *run)
+{
+    char *text;
+
+    if (run->rank != 0)
+        return DDP_OK;
+    DDP_TRY(ddpi_place_table(run->ranks, run->world, &text));
+    if (run->place.cuda != NULL)
+        ddp_info("ranks:\n%s", text);
+    else
+        ddp_debug("ranks:\n%s", text);
+    ddp_free(text);
+    return DDP_OK;
+}
