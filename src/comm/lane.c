@@ -60,7 +60,7 @@ bool ddpi_lane_takes(const ddp_coll *coll)
     const bool sums = coll->kind == DDP_COLL_ALLREDUCE || coll->kind == DDP_COLL_REDUCE_OWNED ||
                       coll->kind == DDP_COLL_REDUCE;
 
-    return (coll->dtype == DDP_F32 || coll->dtype == DDP_BF16) &&
+    return (coll->dtype == DDP_F32 || coll->dtype == DDP_BF16) && coll->shards == 0 &&
            (coll->kind == DDP_COLL_BROADCAST || (sums && coll->op == DDP_REDUCE_SUM));
 }
 

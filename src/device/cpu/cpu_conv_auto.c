@@ -5,7 +5,10 @@
  * device, so layers of equal shape are timed once; the ranks are asked for each all the same, so
  * that they stay in step. Later plans follow the layout of the weights: plain ones mean blocks of
  * images where the batch fills them, else matrix products; others oneDNN, with what was agreed on
- * for that shape. So a rank with an odd batch size needs no choice of its own. */
+ * for that shape. So a rank with an odd batch size needs no choice of its own.
+ *
+ * A device that must give the same bits each time measures nothing: there a rule decides, by the
+ * layer's shape and by what the processor can do. */
 #include "ddp/log.h"
 #include "ddp/memory.h"
 #include "ddp/thread.h"
@@ -326,12 +329,32 @@ void ddpi_conv_forget(ddp_device *device)
     ddpi_cpu_of(device)->verdicts = NULL;
 }
 
+/* Layers below so many channels do better in blocks of images; 3x3 ones above, with Winograd. */
+#define RULE_CHANNELS 64
+
+static int choice_by_rule(const ddpi_plan_parts *parts)
+{
+    const ddp_conv2d_desc *conv = &parts->desc->u.conv2d;
+    const int64_t in = parts->src->shape.dims[1], out = conv->out_channels;
+    const bool wide = in >= RULE_CHANNELS && out >= RULE_CHANNELS;
+    const bool plain3 =
+        conv->kernel_h == 3 && conv->kernel_w == 3 && conv->stride_h == 1 && conv->stride_w == 1;
+    if (in < RULE_CHANNELS && out < RULE_CHANNELS && ddpi_conv_batch_fits(parts))
+        return KIND_BATCH;
+    if (wide && plain3 && ddpi_dnnl_winograd(ddpi_cpu_of(parts->device)->dnnl))
+        return CHOICE_WINOGRAD + (int)ALL_PASSES;
+    return KIND_DIRECT;
+}
+
 static ddp_status own_verdict(const ddpi_plan_parts *parts, struct ddpi_conv_verdict **verdict_out)
 {
     struct ddpi_conv_verdict *v = find_verdict(parts, true);
     if (v == NULL) {
         int mine = KIND_GEMM;
-        DDP_TRY(time_kinds(parts, &mine));
+        if (parts->device->opts.deterministic)
+            mine = choice_by_rule(parts);
+        else
+            DDP_TRY(time_kinds(parts, &mine));
         DDP_TRY(DDP_ALLOC(v, 1));
         v->key = key_of(parts);
         v->mine = mine;
@@ -371,7 +394,7 @@ static ddp_status choose(const ddpi_plan_parts *parts, int *choice_out)
         return DDP_OK;
     }
     DDP_TRY(own_verdict(parts, &verdict));
-    verdict->agreed = opts->choose != NULL
+    verdict->agreed = opts->choose != NULL && !opts->deterministic
                           ? opts->choose(opts->choose_arg, verdict->mine, CHOICE_COUNT)
                           : verdict->mine;
     if (verdict->agreed < 0 || verdict->agreed >= CHOICE_COUNT)
