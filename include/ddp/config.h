@@ -56,7 +56,7 @@ typedef struct ddp_run_opts {
     int64_t seed, workers, threads, loopback_ranks;
     int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, bind;
     double lr_base_batch, val_split, comm_timeout, mixup;
-    bool drop_last, eval_only, init_partial, quiet, sync_bn, share_device;
+    bool drop_last, eval_only, init_partial, quiet, sync_bn, share_device, exact;
 } ddp_run_opts;
 
 /* --normalize in numbers: per channel, or one value for all. */

@@ -243,6 +243,8 @@ static void print_end(const ddpi_run *run, int64_t rss)
                       s->images_per_s, s->steps, s->seconds);
     ddp_log_print("peak memory of a rank: %.0f MiB", (double)rss / (1 << 20));
     print_target(run);
+    if (run->config.run.exact)
+        ddp_log_print("weights %016" PRIx64, s->weights_hash);
     ddp_log_print("run directory %s", run->dir);
 }
 

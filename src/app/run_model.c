@@ -3,6 +3,7 @@
  * Plans are made for every number of samples that a shard of this run can have, on all ranks alike
  * and largest first: planning may time candidates, and then rank 0's choice goes to everybody. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "app/run.h"
@@ -167,6 +168,17 @@ ddp_status ddpi_run_open_training(ddpi_run *run)
     return open_strategy(run);
 }
 
+/* Kernels follow the processor and the library, and with them the last bits of a sum. */
+static ddp_status compare_devices(ddpi_run *run)
+{
+    char text[512];
+
+    if (!run->config.run.exact)
+        return DDP_OK;
+    snprintf(text, sizeof text, "device=%s\n", ddp_device_describe(run->net.device));
+    return ddp_comm_fingerprint(run->comm, text, "devices with --exact");
+}
+
 /* Parameters' values are compared by the trainer; here what decides their places in memory. */
 ddp_status ddpi_run_compare_models(ddpi_run *run)
 {
@@ -178,6 +190,7 @@ ddp_status ddpi_run_compare_models(ddpi_run *run)
         st = ddp_comm_fingerprint(run->comm, text, "model");
     ddp_free(text);
     DDP_TRY(st);
+    DDP_TRY(compare_devices(run));
     DDP_TRY(ddpi_run_compare_running(run));
     if (!run->config.run.eval_only)
         return DDP_OK;

@@ -86,6 +86,8 @@ ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **en
     DDP_TRY(ddpi_config_check(config));
     config->data.seed = (uint64_t)config->run.seed;
     config->transform.seed = config->data.seed;
+    if (config->run.exact && config->run.device == DDP_DEVICE_AUTO)
+        config->run.device = DDP_DEVICE_CPU;
     config->comm.timeout_ms = (int64_t)(config->run.comm_timeout * 1000);
     *verdict_out = verdict;
     return DDP_OK;
@@ -119,6 +121,8 @@ ddp_status ddp_config_fingerprint(const ddp_config *config, char **text_out)
         return DDP_FAIL(DDP_ERR_NOMEM, "no memory for the text of the options");
     fprintf(stream, "version=%s\n", DDP_VERSION);
     ddp_options_visit(config->options, add_line, stream);
+    if (config->run.exact)
+        fprintf(stream, "threads=%d\n", config->run.threads > 0 ? (int)config->run.threads : 1);
     if (fclose(stream) != 0)
         return DDP_FAIL(DDP_ERR_USAGE, "the options' texts are longer than %zu bytes together",
                         sizeof text);

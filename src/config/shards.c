@@ -19,6 +19,8 @@
  * dealt with. More would deal more exactly and make shards that are too small to compute well. */
 enum { GIVEN_SHARDS_PER_RANK = 8, MEASURED_SHARDS_PER_RANK = 4 };
 
+enum { MAX_EXACT_SHARDS = 1024 };
+
 /* ---- weights ---- */
 
 bool ddp_config_measures_weights(const ddp_config *config)
@@ -162,6 +164,18 @@ static ddp_status check_dealing(const ddp_config *config, int world)
                  config->shards, world, world, worlds);
 }
 
+/* Partial sums that belong to different nodes of the tree travel one by one: not too many. */
+static ddp_status check_exact_shards(const ddp_config *config, int world)
+{
+    const int64_t own = config->shards / world;
+
+    if (!config->run.exact || (own & (own - 1)) == 0 || config->shards <= MAX_EXACT_SHARDS)
+        return DDP_OK;
+    return USAGE("option --exact: found %" PRId64 " shards on %d ranks, expected at most %d, or a "
+                 "power of two for each rank",
+                 config->shards, world, MAX_EXACT_SHARDS);
+}
+
 ddp_status ddpi_config_resolve_shards(ddp_config *config, int world)
 {
     const ddp_run_opts *run = &config->run;
@@ -178,6 +192,7 @@ ddp_status ddpi_config_resolve_shards(ddp_config *config, int world)
         return USAGE("option --logical-ranks: found %" PRId64 " with --accumulate %" PRId64
                      " and %d ranks, expected %" PRId64 ", or one of the two options",
                      config->shards, run->accumulate, world, world * run->accumulate);
+    DDP_TRY(check_exact_shards(config, world));
     config->reducer.shards = run->rank_weights != NULL ? 0 : config->shards / world;
     if (run->sync_bn && config->shards != world)
         return USAGE("option --sync-bn: found with %" PRId64

@@ -91,6 +91,10 @@ static const ddp_option train_options[] = {
      "The same, said as the largest number of samples of a shard; 0: --accumulate counts"},
     {"logical-ranks", DDP_OPT_INT, AT(run.logical_ranks), 0, 1e6, NULL, "K",
      "Shards of a batch over all ranks; 0: ranks times --accumulate"},
+    {"exact", DDP_OPT_BOOL, AT(run.exact), 0, 0, NULL, NULL,
+     "Give the same bits on every number of ranks that divides --logical-ranks (which is the "
+     "number "
+     "of ranks times --accumulate unless given)"},
     {"rank-weights", DDP_OPT_STRING, AT(run.rank_weights), 0, 0, NULL, "auto|X,X,...",
      "Give ranks unequal parts of a batch, as whole shards: in proportion to one number for each "
      "rank, or to the speed that is measured at the start"},

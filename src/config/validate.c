@@ -59,6 +59,31 @@ static ddp_status check_comm(const ddp_config *config)
     return DDP_OK;
 }
 
+/* What --exact cannot keep its promise with. */
+static ddp_status check_exact(const ddp_config *config)
+{
+    const ddp_run_opts *run = &config->run;
+    const int algo = (int)config->comm.allreduce;
+
+    if (!run->exact)
+        return DDP_OK;
+    if (algo != DDP_ALLREDUCE_AUTO && algo != DDP_ALLREDUCE_SHM && algo != DDP_ALLREDUCE_TREE &&
+        algo != DDP_ALLREDUCE_RHD)
+        return USAGE("option --allreduce: found an algorithm whose order of additions depends on "
+                     "the number of ranks, with --exact; expected auto, shm, tree or rhd");
+    if (run->strategy == DDP_STRATEGY_NAIVE)
+        return USAGE("option --strategy: found naive with --exact, expected ddp or sync");
+    if (run->grad_dtype != DDP_PRECISION_FP32)
+        return USAGE("option --grad-dtype: found bf16 with --exact, expected fp32: sums of several "
+                     "shards would be rounded where ranks meet");
+    if (run->rank_weights != NULL)
+        return USAGE("option --rank-weights: found with --exact, expected equal shares");
+    if (run->device == DDP_DEVICE_CUDA || run->comm == DDP_COMM_NCCL)
+        return USAGE("option --exact: found with --device cuda or --comm nccl, expected --device "
+                     "cpu: other libraries add in an order of their own");
+    return DDP_OK;
+}
+
 static ddp_status check_paths(const ddp_run_opts *run)
 {
     const char *const names[] = {"run-dir", "init-weights", "save-weights", "dump-logits"};
@@ -96,6 +121,7 @@ ddp_status ddpi_config_check(const ddp_config *config)
     DDP_TRY(check_images(config));
     DDP_TRY(check_batch(config));
     DDP_TRY(check_comm(config));
+    DDP_TRY(check_exact(config));
     DDP_TRY(ddpi_config_check_weights(config->run.rank_weights));
     if (config->model.label_smoothing >= 1)
         return USAGE("option --label-smoothing: found %g, expected less than 1",
@@ -139,6 +165,8 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
     run->batch_size = config->global_batch;
     run->batch_per_rank = 0;
     config->lr = scaled_lr(config);
+    config->reducer.exact = run->exact;
+    config->device.deterministic = run->exact;
     config->model.bf16 = run->precision == DDP_PRECISION_BF16;
     config->reducer.grad_dtype = run->grad_dtype == DDP_PRECISION_BF16 ? DDP_BF16 : DDP_F32;
     return DDP_OK;
@@ -184,6 +212,9 @@ void ddp_config_machine(ddp_config *config, const ddp_config_cores *cores)
 
     if (share > cores->own)
         share = cores->own;
+    /* The bits of a sum depend on the number of threads that share it. */
+    if (config->run.exact)
+        share = 1;
     config->device.threads = config->run.threads > 0 ? (int)config->run.threads
                              : share > 1             ? share
                                                      : 1;

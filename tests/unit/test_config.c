@@ -108,6 +108,11 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--comm nccl --device cpu", "expected --device cuda");
     refused("--comm nccl --share-device", "a GPU for each rank");
     refused("--allreduce shm --no-shared-memory", "another algorithm");
+    refused("--exact --allreduce ring", "expected auto, shm, tree or rhd");
+    refused("--exact --strategy naive", "expected ddp or sync");
+    refused("--exact --grad-dtype bf16", "expected fp32");
+    refused("--exact --rank-weights 1,2", "expected equal shares");
+    refused("--exact --device cuda", "expected --device cpu");
     refused("--eval-only", "--init-weights");
     refused("--init-partial", "without --init-weights");
     refused("--dump-logits f", "without --eval-only");
@@ -173,6 +178,18 @@ static void the_world_decides_batch_and_shards(void **state)
     CHECK_FAILS(ddp_config_resolve(c, 5), DDP_ERR_USAGE, "this many ranks: 1, 2, 3, 4, 6, 12");
     CHECK_OK(ddp_config_resolve(c, 4));
     assert_int_equal(c->reducer.shards, 3);
+    ddp_config_destroy(c);
+
+    c = parsed("--exact --logical-ranks 6 --batch-size 4096");
+    assert_int_equal(c->run.device, DDP_DEVICE_CPU);
+    CHECK_FAILS(ddp_config_resolve(c, 4), DDP_ERR_USAGE, "this many ranks: 1, 2, 3, 6");
+    CHECK_OK(ddp_config_resolve(c, 2));
+    assert_true(c->reducer.exact && c->device.deterministic);
+    assert_int_equal(c->reducer.shards, 3);
+    ddp_config_destroy(c);
+    c = parsed("--exact --logical-ranks 1536 --batch-size 4096");
+    CHECK_FAILS(ddp_config_resolve(c, 2), DDP_ERR_USAGE, "at most 1024");
+    CHECK_OK(ddp_config_resolve(c, 3));
     ddp_config_destroy(c);
 
     c = parsed("--sync-bn --accumulate 2");
@@ -264,6 +281,8 @@ static void threads_and_workers_share_the_cores(void **state)
         {"", {.own = 2, .node = 2, .node_ranks = 8}, 1, 0},
         {"--threads 3 --workers 2", {.own = 1, .node = 1, .node_ranks = 1}, 3, 2},
         {"--workers 0", {.own = 8, .node = 8, .node_ranks = 1}, 8, 0},
+        {"--exact", {.own = 8, .node = 8, .node_ranks = 2}, 1, 1},
+        {"--exact --threads 2", {.own = 8, .node = 8, .node_ranks = 2}, 2, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         ddp_config *c = parsed(cases[i].line);
@@ -289,6 +308,13 @@ static void the_fingerprint_has_what_must_agree(void **state)
     ddp_free(text_a);
     ddp_free(text_b);
     ddp_free(text_c);
+    /* With exact sums the threads matter. */
+    a->run.exact = b->run.exact = true;
+    CHECK_OK(ddp_config_fingerprint(a, &text_a));
+    CHECK_OK(ddp_config_fingerprint(b, &text_b));
+    assert_string_not_equal(text_a, text_b);
+    ddp_free(text_a);
+    ddp_free(text_b);
     ddp_config_destroy(a);
     ddp_config_destroy(b);
     ddp_config_destroy(c);

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# exact.sh - --exact: every number of processes that divides the logical ranks gives the same bits, in
+# losses, accuracy and weights, over shared memory and over messages.
+. "$(dirname "$0")/lib.sh"
+
+# same NAME REFERENCE: the runs' losses, evaluations and weights are equal to the last digit.
+same() {
+    local key
+    for key in weights_xxh3 test_accuracy test_loss test_samples; do
+        equal "$1 against $2: $key" "$(summary "$1" $key)" "$(summary "$2" $key)"
+    done
+    equal "$1 against $2: losses" "$(losses "$1" | cksum)" "$(losses "$2" | cksum)"
+}
+
+lenet=(--model lenet --exact --logical-ranks 8 --batch-size 64 --max-steps 100)
+train one 1 "${lenet[@]}"
+for ranks in 2 4 8; do
+    train "ranks$ranks" $ranks "${lenet[@]}"
+    same "ranks$ranks" one
+done
+equal 'steps of the runs' "$(losses one | wc -l)" 100
+
+short=(--model mlp --mlp-widths 64 --dataset synthetic --synthetic-train 480 --synthetic-test 300 --exact
+    --batch-size 48 --max-steps 15 --momentum 0.9)
+train six 1 "${short[@]}" --logical-ranks 6
+train six_by_two 2 "${short[@]}" --logical-ranks 6
+train six_by_three 3 "${short[@]}" --logical-ranks 6 --no-shared-memory
+same six_by_two six
+same six_by_three six
+train eight 1 "${short[@]}" --logical-ranks 8 --clip-grad-norm 0.1
+for algo in auto tree rhd; do
+    train "eight_$algo" 4 "${short[@]}" --logical-ranks 8 --clip-grad-norm 0.1 --no-shared-memory \
+        --allreduce "$algo"
+    same "eight_$algo" eight
+done
+
+resnet=(--model resnet18-small --dataset synthetic --input-shape 3x16x16 --synthetic-train 64
+    --synthetic-test 16 --batch-size 16 --max-steps 3 --exact --logical-ranks 4 --dropout 0.2)
+train resnet 1 "${resnet[@]}"
+train resnet_four loopback:4 "${resnet[@]}"
+same resnet_four resnet
+
+refused 2 'this many ranks: 1, 2, 4, 8' 3 "${lenet[@]}"
+finish
