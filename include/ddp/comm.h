@@ -113,8 +113,8 @@ typedef struct ddp_lane_opts {
 DDP_API const ddp_lane_ops *ddp_lane_staged(void);
 
 /* Collective. From now on ddp_comm_mem_alloc() gives memory of the device, and works that name a
- * stream are carried by the lane: sums, and broadcasts, of f32 and bf16. Device and communicator
- * have one rank's thread in common. Before the first ddp_comm_mem_alloc(). */
+ * stream are carried by the lane: sums (in any order), and broadcasts, of f32 and bf16. Device and
+ * communicator have one rank's thread in common. Before the first ddp_comm_mem_alloc(). */
 DDP_CALL ddp_status ddp_comm_attach(ddp_comm *comm, ddp_device *device, const ddp_lane_ops *ops,
                                     const ddp_lane_opts *opts);
 /* Local. When all works are done and before the device is closed. Frees what is left of the

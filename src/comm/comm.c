@@ -156,6 +156,8 @@ ddp_status ddp_comm_submit(ddp_comm *comm, const ddp_coll *coll, ddp_work *work)
     if (status == DDP_OK)
         return DDP_OK;
     status = ddpi_comm_raise(comm, status);
+    if (work->stage == DDPI_ROUTE_LANE)
+        comm->lane->ops->abort(comm->lane);
     work->stage = DDPI_ROUTE_LOCAL;
     ddpi_work_complete(comm, work, status);
     ddpi_comm_park(comm);

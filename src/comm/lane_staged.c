@@ -14,14 +14,13 @@
 #include <stdio.h>
 
 #include "comm/comm_impl.h"
-#include "comm/parts.h"
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
 #define CHUNK_BYTES ((size_t)4 << 20)
 #define NS_PER_MS   ((int64_t)1000000)
 /* For copies that are under way when their work fails. */
-#define DRAIN_NS (2000 * NS_PER_MS)
+#define DRAIN_NS (500 * NS_PER_MS)
 #define LOOK_NS  (NS_PER_MS / 20)
 
 enum { BUFFERS = 3, AHEAD = BUFFERS - 1, WORKS = 64 };
@@ -46,7 +45,6 @@ typedef struct passage {
     ddpi_algo *algo;
     ddp_work *work;
     bool loads, stores; /* what this rank has, or gets */
-    int places;         /* partial sums */
     size_t item_bytes;
     size_t chunk, count; /* elements of a chunk; chunks */
 } passage;
@@ -65,11 +63,9 @@ static ddp_range chunk_range(const passage *p, size_t index)
     return (ddp_range){lo, lo + (left < p->chunk ? left : p->chunk)};
 }
 
-static char *device_part(const passage *p, int place, size_t element)
+static char *device_at(const passage *p, size_t element)
 {
-    const ddp_coll *coll = &p->work->coll;
-
-    return (char *)coll->buf + ddpi_part_offset(coll, place) + element * p->item_bytes;
+    return (char *)p->work->coll.buf + element * p->item_bytes;
 }
 
 /* Starts to copy a chunk to its buffer, whose last contents must have left before. */
@@ -82,11 +78,8 @@ static ddp_status load(const passage *p, size_t index)
         return DDP_OK;
     const ddp_range range = chunk_range(p, index);
     DDP_TRY(ddp_stream_wait_event(lane->down, b->up));
-    for (int place = 0; place < p->places; place++)
-        DDP_TRY(ddp_device_copy(lane->base.device, lane->down,
-                                b->memory + (size_t)place * p->chunk * p->item_bytes,
-                                device_part(p, place, range.lo),
-                                (range.hi - range.lo) * p->item_bytes, DDP_COPY_TO_HOST));
+    DDP_TRY(ddp_device_copy(lane->base.device, lane->down, b->memory, device_at(p, range.lo),
+                            (range.hi - range.lo) * p->item_bytes, DDP_COPY_TO_HOST));
     return ddp_event_record(b->down, lane->down);
 }
 
@@ -98,7 +91,7 @@ static ddp_status store(const passage *p, size_t index)
     if (!p->stores)
         return DDP_OK;
     const ddp_range range = chunk_range(p, index);
-    DDP_TRY(ddp_device_copy(lane->base.device, lane->up, device_part(p, 0, range.lo), b->memory,
+    DDP_TRY(ddp_device_copy(lane->base.device, lane->up, device_at(p, range.lo), b->memory,
                             (range.hi - range.lo) * p->item_bytes, DDP_COPY_TO_DEVICE));
     return ddp_event_record(b->up, lane->up);
 }
@@ -128,7 +121,6 @@ static ddp_status exchange(const passage *p, size_t index)
     DDP_TRY(await(p, p->loads ? b->down : b->up));
     piece.coll.buf = b->memory;
     piece.coll.count = range.hi - range.lo;
-    piece.coll.part_stride = p->chunk;
     p->algo->work = &piece;
     const ddp_status status = ddpi_algo_run(p->algo, p->lane->base.comm->opts.allreduce);
     p->algo->work = p->work;
@@ -177,10 +169,9 @@ ddp_status ddpi_lane_staged_run(ddpi_lane *base, ddpi_algo *algo)
                  .stores = coll->kind == DDP_COLL_REDUCE      ? is_root
                            : coll->kind == DDP_COLL_BROADCAST ? !is_root
                                                               : true,
-                 .places = ddpi_parts_most(coll, algo->world),
                  .item_bytes = ddp_dtype_bytes(coll->dtype)};
 
-    p.chunk = CHUNK_BYTES / p.item_bytes / (size_t)p.places / DDP_ALIGN_BYTES * DDP_ALIGN_BYTES;
+    p.chunk = CHUNK_BYTES / p.item_bytes;
     p.count = (coll->count + p.chunk - 1) / p.chunk;
     const ddp_status status = run_chunks(&p, lane->ready[work->lane_slot]);
     if (status != DDP_OK) {
@@ -239,8 +230,11 @@ static ddp_status mem_alloc(ddpi_lane *base, size_t bytes, void **memory_out)
     return ddp_device_alloc(base->device, bytes, memory_out);
 }
 
+/* Copies of a work that has failed may still be under way. */
 static void mem_free(ddpi_lane *base, void *memory, size_t bytes)
 {
+    (void)!ddp_stream_sync(staged_of(base)->down);
+    (void)!ddp_stream_sync(staged_of(base)->up);
     ddp_device_free(base->device, memory, bytes);
 }
 
