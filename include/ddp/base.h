@@ -20,7 +20,9 @@ extern "C" {
 /* A function whose ddp_status may not be ignored. */
 #define DDP_CALL DDP_API __attribute__((warn_unused_result))
 /* The same for functions that stay inside the library. */
-#define DDP_INNER                         __attribute__((warn_unused_result))
+#define DDP_INNER __attribute__((warn_unused_result))
+/* Not for users, but the CUDA module, a library of its own, needs it. */
+#define DDP_MODULE_API                    DDP_API
 #define DDP_PRINTF(fmt_index, args_index) __attribute__((format(printf, fmt_index, args_index)))
 
 /* Every buffer that holds numbers starts on this border (one AVX-512 register, one cache line). */

@@ -116,9 +116,9 @@ void ddpi_work_complete(ddp_comm *comm, ddp_work *work, ddp_status status);
 
 /* ---- failure (failure.c) ---- */
 
-bool ddpi_comm_failed(const ddp_comm *comm);
+DDP_MODULE_API bool ddpi_comm_failed(const ddp_comm *comm);
 /* The communicator has failed: its cause, as the calling thread's failure. */
-DDP_INNER ddp_status ddpi_comm_cause(const ddp_comm *comm);
+DDP_MODULE_API DDP_INNER ddp_status ddpi_comm_cause(const ddp_comm *comm);
 /* The calling thread's last failure is this communicator's end. Returns the first cause, or, with
  * exit_on_failure, does not return. */
 DDP_INNER ddp_status ddpi_comm_raise(ddp_comm *comm, ddp_status status);

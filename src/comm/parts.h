@@ -20,9 +20,9 @@ DDP_INNER ddp_status ddpi_parts_check(const ddp_coll *coll, int world);
 /* The largest number of partial sums of a rank. */
 int ddpi_parts_most(const ddp_coll *coll, int world);
 /* Fills *parts_out. */
-void ddpi_parts_list(const ddp_coll *coll, int world, ddpi_parts *parts_out);
+DDP_MODULE_API void ddpi_parts_list(const ddp_coll *coll, int world, ddpi_parts *parts_out);
 /* Where a partial sum lies, in bytes behind the work's buffer. */
-size_t ddpi_part_offset(const ddp_coll *coll, int place);
+DDP_MODULE_API size_t ddpi_part_offset(const ddp_coll *coll, int place);
 /* From the work's buffer to the end of the last place. */
 size_t ddpi_parts_bytes(const ddp_coll *coll, int world);
 

@@ -31,4 +31,5 @@ own() {
 }
 own 'mpi\.h' '^(src/comm/mpi/|benchmarks/|tests/mpi/)'
 own '(oneapi/dnnl/)?dnnl' '^src/device/cpu/'
+own 'nccl\.h' '^(src/comm/nccl/|tests/)'
 verdict
