@@ -73,6 +73,18 @@ static ddp_status freeze(ddpi_run *run)
     return ddp_param_table_freeze(ddp_model_params(run->net.model), patterns);
 }
 
+/* Before anything asks the communicator for memory. */
+static ddp_status attach_lane(ddpi_run *run)
+{
+    const ddp_lane_opts opts = {.deterministic = run->config.device.deterministic};
+
+    if (run->place.lane == DDPI_LANE_NONE)
+        return DDP_OK;
+    return ddp_comm_attach(
+        run->comm, run->net.device,
+        run->place.lane == DDPI_LANE_NCCL ? run->place.cuda->lane() : ddp_lane_staged(), &opts);
+}
+
 ddp_status ddpi_run_open_model(ddpi_run *run)
 {
     const ddp_device_ops *ops =
@@ -83,6 +95,7 @@ ddp_status ddpi_run_open_model(ddpi_run *run)
     run->config.device.choose = choose;
     run->config.device.choose_arg = run;
     DDP_TRY(ddp_device_open(ops, &run->config.device, &run->net.device));
+    DDP_TRY(attach_lane(run));
     DDP_TRY(ddp_model_create(def, &run->config.model, run->net.device, &run->net.model));
     if (run->config.run.eval_only)
         return DDP_OK;
@@ -224,5 +237,6 @@ void ddpi_run_close_model(ddpi_run *run)
         ddp_device_free(net->device, net->params, net->eval_only_bytes);
     ddp_model_destroy(net->model);
     ddp_loader_destroy(net->loader);
+    ddp_comm_detach(run->comm);
     ddp_device_close(net->device);
 }

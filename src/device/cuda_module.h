@@ -37,6 +37,9 @@ typedef struct ddp_cuda_module {
     ddp_status (*identify)(int index, ddpi_cuda_identity *identity_out);
 } ddp_cuda_module;
 
+/* The lane over NCCL, which comm/nccl defines in the module. */
+const struct ddp_lane_ops *ddpi_lane_nccl(void);
+
 typedef const ddp_cuda_module *(*ddp_cuda_module_fn)(void);
 
 #ifdef __cplusplus

@@ -65,6 +65,7 @@ const ddp_cuda_module *ddp_cuda_module_get(void)
 {
     static const ddp_cuda_module module = {.version = DDPI_CUDA_MODULE_VERSION,
                                            .device = &ddpi_device_cuda,
+                                           .lane = ddpi_lane_nccl,
                                            .probe = ddpi_cuda_probe,
                                            .identify = identify};
     return &module;
