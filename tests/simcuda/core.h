@@ -11,7 +11,7 @@
  * memory: see cusim_copy().
  *
  * Environment, read once at the first call:
- *   CUSIM_DEVICES=n       devices of this machine (default 2); CUDA_VISIBLE_DEVICES chooses among
+ *   CUSIM_DEVICES=n       devices of this machine (default 8); CUDA_VISIBLE_DEVICES chooses among
  * them CUSIM_MEMORY_MB=n     memory of each (default 4096): more is cudaErrorMemoryAllocation
  *   CUSIM_DELAY_US=n      every piece of work starts a random 0..n microseconds late
  *   CUSIM_SEED=n          seed of the delays; not 0: blocks of a grid run in another order, too
