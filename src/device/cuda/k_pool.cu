@@ -119,6 +119,8 @@ template <class E, int V> __global__ void maximum_forward(ddpi_k_pool_args a, in
         int h0, h1, w0, w1;
         float best[V], x[V];
         positions<V> where;
+        for (int v = 0; v < V; v++)
+            best[v] = where.v[v] = 0;
         window_span(p.h, a.stride_h, a.pad_h, a.kernel_h, a.in_h, &h0, &h1);
         window_span(p.w, a.stride_w, a.pad_w, a.kernel_w, a.in_w, &w0, &w1);
         for (int h = h0; h < h1; h++)
