@@ -4,6 +4,9 @@ foreach(lint layers sizes format headers banned selftest)
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lint/${lint}.sh ${CMAKE_SOURCE_DIR})
   set_tests_properties(lint.${lint} PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
 endforeach()
+add_test(NAME lint.no_cuda COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lint/no_cuda.sh
+  $<TARGET_FILE:ddp_train> $<TARGET_FILE:ddp>)
+set_tests_properties(lint.no_cuda PROPERTIES SKIP_RETURN_CODE 77)
 
 # The bf16 operations once more as on processors that emulate them, or have nothing for them.
 foreach(isa AVX512_CORE AVX2)

@@ -139,8 +139,15 @@ function(ddp_add_cuda_module)
     return()
   endif()
 
+  # CMake leaves out what it takes for the system's own; the toolkit's folder need not be.
+  set(folders "")
+  foreach(library ${DDP_CUDA_LIBRARIES})
+    get_filename_component(folder ${library} DIRECTORY)
+    list(APPEND folders ${folder})
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
   file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cu)
-  add_library(ddp_cuda SHARED EXCLUDE_FROM_ALL ${kernels} $<TARGET_OBJECTS:ddp_cuda_host>)
+  add_library(ddp_cuda SHARED ${kernels} $<TARGET_OBJECTS:ddp_cuda_host>)
   target_include_directories(ddp_cuda PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src
     ${CMAKE_SOURCE_DIR}/src/device/cuda/nvcc)
   # Not -Wconversion: what nvcc makes of a launch would not pass.
@@ -150,5 +157,5 @@ function(ddp_add_cuda_module)
   target_link_options(ddp_cuda PRIVATE -Wl,--no-undefined -Wl,--enable-new-dtags)
   set_target_properties(ddp_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared CUDA_STANDARD 17
     CUDA_VISIBILITY_PRESET hidden VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
-    INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH ON)
+    BUILD_RPATH "${folders}" INSTALL_RPATH "$ORIGIN;${folders}")
 endfunction()
