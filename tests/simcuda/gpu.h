@@ -67,12 +67,23 @@ unsigned cusim_ballot(int predicate);
 
 namespace cusim
 {
+/* What lies between the members of a struct is left over from anything, also from pointers. */
+template <class T> void clear_padding(T &argument)
+{
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(&argument);
+#endif
+#endif
+    (void)argument;
+}
+
 template <class T> bool admit(T &argument)
 {
     if constexpr (std::is_pointer_v<T>)
         return cusim_argument_pointer((const void **)&argument);
     else if constexpr (sizeof(T) >= sizeof(void *) && std::is_class_v<T>)
-        return cusim_argument_words(&argument, sizeof argument);
+        return clear_padding(argument), cusim_argument_words(&argument, sizeof argument);
     else
         return true;
 }
