@@ -8,7 +8,7 @@ foreach(library cublasLt cudnn)
   target_compile_options(sim_${library} PRIVATE -fvisibility-inlines-hidden)
 endforeach()
 
-foreach(test products)
+foreach(test products convolutions)
   simcuda_test(${test} test_${test}.cc sim_cudart sim_cublasLt sim_cudnn)
   target_sources(sim_test_${test} PRIVATE num.cc)
   add_test(NAME sim.${test} COMMAND sim_test_${test})
