@@ -180,6 +180,10 @@ static const ddp_option machine_options[] = {
      "Compute bf16 also where the processor cannot, slowly"},
     {"conv-algo", DDP_OPT_CHOICE, AT(device.conv_algo), 0, 0, "auto|direct|gemm|winograd|batch",
      NULL, "How convolutions are computed; auto: rank 0 measures"},
+    {"tf32", DDP_OPT_BOOL, AT(device.tf32), 0, 0, NULL, NULL,
+     "Let GPUs round the operands of fp32 products to tf32"},
+    {"tune-kernels", DDP_OPT_BOOL, AT(device.tune), 0, 0, NULL, NULL,
+     "Choose GPUs' algorithms of convolutions by measuring on rank 0, not by the library's guess"},
     {0},
 };
 

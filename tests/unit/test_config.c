@@ -82,6 +82,13 @@ static void choices_match_their_enums(void **state)
     assert_int_equal(c->run.bind, DDP_BIND_NONE);
     assert_int_equal(c->run.comm, DDP_COMM_NCCL);
     assert_false(c->run.share_device);
+    assert_false(c->device.tf32 || c->device.tune);
+    ddp_config_destroy(c);
+    c = parsed("--tf32");
+    assert_true(c->device.tf32 && !c->device.tune);
+    ddp_config_destroy(c);
+    c = parsed("--tune-kernels");
+    assert_true(c->device.tune && !c->device.tf32);
     ddp_config_destroy(c);
 }
 
