@@ -338,6 +338,7 @@ cudaError_t cudaGetLastError(void)
 
 cudaError_t cudaPeekAtLastError(void)
 {
+    ends_if_reported();
     return sticky.load() ? (cudaError_t)sticky.load() : last_error;
 }
 }

@@ -104,6 +104,7 @@ static ncclResult_t new_comm(ncclComm_t *out, int ranks, const Id &id, int rank,
 
 ncclResult_t check_comm(Comm *comm, const char *call)
 {
+    (void)cudaPeekAtLastError(); /* ends the process if a report is due */
     if (!comm)
         return fail(ncclInvalidArgument, "%s without a communicator", call);
     if (comm->destroyed.load()) {
