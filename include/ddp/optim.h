@@ -70,7 +70,7 @@ DDP_CALL ddp_status ddp_optim_set_blocks(ddp_optim *optim, const ddp_range *bloc
 /* Starts a step: the learning rate and 1/count hold for all ranges of it. */
 DDP_API void ddp_optim_begin(ddp_optim *optim, double lr, double inv_count);
 /* Updates params[range] from grads[range]; adds the squared norm of the mean gradient over the
- * range to *grad_sq, unless that was measured. */
+ * range to *grad_sq (device memory), unless that was measured. */
 DDP_CALL ddp_status ddp_optim_update(ddp_optim *optim, ddp_stream *stream, float *params,
                                      const float *grads, ddp_range range, double *grad_sq);
 /* Ends a step. */
@@ -83,6 +83,9 @@ DDP_API void ddp_optim_veto(ddp_optim *optim);
 /* counts: false where another rank measures the same range. */
 DDP_CALL ddp_status ddp_optim_measure(ddp_optim *optim, ddp_stream *stream, const float *params,
                                       const float *grads, ddp_range range, bool counts);
+/* On a device whose memory is not the host's: starts to bring to the host what was measured. sums()
+ * knows it when the stream has done that. Once for each round. */
+DDP_CALL ddp_status ddp_optim_fetch(ddp_optim *optim, ddp_stream *stream);
 /* This rank's part of the round, to be replaced by the sum over all ranks. With blocks, what
  * updates have added is there too, if nothing was measured. */
 DDP_API double *ddp_optim_sums(ddp_optim *optim, size_t *count_out);

@@ -37,6 +37,21 @@ static ddp_status alloc_flat(ddp_optim *optim, float **flat_out)
     return DDP_OK;
 }
 
+static size_t measured_bytes(const ddp_optim *optim)
+{
+    return (size_t)optim->segments.count * DDPI_PIECE_SUMS * sizeof *optim->measured;
+}
+
+static ddp_status alloc_measured(ddp_optim *optim)
+{
+    void *memory;
+    DDP_TRY(ddp_device_alloc(optim->device, measured_bytes(optim), &memory));
+    optim->measured = memory;
+    DDP_TRY(ddp_device_host_alloc(optim->device, measured_bytes(optim), &memory));
+    optim->fetched = memory;
+    return DDP_OK;
+}
+
 static ddp_status allocate(ddp_optim *optim, const ddp_param_table *table)
 {
     bool adapts = optim->ops->norms != DDPI_NORMS_NONE;
@@ -44,6 +59,8 @@ static ddp_status allocate(ddp_optim *optim, const ddp_param_table *table)
     optim->opts.groups = NULL; /* the caller's */
     optim->sum_count = DDPI_SUM_NORMS + 2 * (size_t)optim->segments.norms;
     DDP_TRY(DDP_ALLOC(optim->sums, optim->sum_count));
+    if (!ddp_device_is_host(optim->device))
+        DDP_TRY(alloc_measured(optim));
     int want = optim->ops->slots(&optim->opts);
     DDP_ASSERT(want <= DDPI_OPTIM_MAX_SLOTS);
     for (; optim->slot_count < want; optim->slot_count++)
@@ -78,6 +95,10 @@ void ddp_optim_destroy(ddp_optim *optim)
         ddp_device_free(optim->device, optim->slots[i], optim->length * sizeof(float));
     if (optim->average != NULL)
         ddp_device_free(optim->device, optim->average, optim->length * sizeof(float));
+    if (optim->measured != NULL)
+        ddp_device_free(optim->device, optim->measured, measured_bytes(optim));
+    if (optim->fetched != NULL)
+        ddp_device_host_free(optim->device, optim->fetched, measured_bytes(optim));
     ddpi_pieces_free(&optim->pieces);
     ddpi_segments_free(&optim->segments);
     ddp_free(optim->sums);
@@ -87,6 +108,8 @@ void ddp_optim_destroy(ddp_optim *optim)
 ddp_status ddp_optim_set_blocks(ddp_optim *optim, const ddp_range *blocks, int count)
 {
     DDP_ASSERT(optim->pieces.count == 0);
+    if (!ddp_device_is_host(optim->device))
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED, "sums over blocks are for the host's memory only");
     return ddpi_pieces_make(&optim->segments, blocks, count, &optim->pieces);
 }
 
@@ -113,6 +136,7 @@ void ddp_optim_begin(ddp_optim *optim, double lr, double inv_count)
     optim->round = first_round(optim);
     optim->vetoed = false;
     optim->grad_sq = 0;
+    optim->measuring = optim->fetching = false;
     memset(optim->sums, 0, optim->sum_count * sizeof *optim->sums);
     if (in_pieces(optim))
         ddpi_pieces_clear(&optim->pieces);
@@ -251,6 +275,53 @@ static ddp_status measure_piece(ddp_optim *optim, const ddpi_piece *piece, bool 
     return ddp_op_sum_squares(optim->device, piece->stream, piece->w, piece->count, 1, &sums[1]);
 }
 
+/* Into the segment's places in device memory, which start at 0 in each round. */
+static ddp_status measure_on_device(ddp_optim *optim, const ddpi_piece *piece, bool counts)
+{
+    const ptrdiff_t index = piece->segment - optim->segments.items;
+    if (!counts) /* the state moves all the same */
+        return optim->ops->measure(optim, piece, NULL);
+    double *sums = optim->measured + index * DDPI_PIECE_SUMS;
+    if (!optim->measuring)
+        DDP_TRY(
+            ddp_device_zero(optim->device, piece->stream, optim->measured, measured_bytes(optim)));
+    optim->measuring = true;
+    if (optim->round == DDPI_ROUND_DIRECTION)
+        return optim->ops->measure(optim, piece, sums);
+    DDP_TRY(ddp_op_sum_squares(optim->device, piece->stream, piece->grad, piece->count,
+                               optim->inv_count, &sums[0]));
+    if (optim->ops->norms != DDPI_NORMS_GRADIENT || piece->segment->norm < 0)
+        return DDP_OK;
+    return ddp_op_sum_squares(optim->device, piece->stream, piece->w, piece->count, 1, &sums[1]);
+}
+
+ddp_status ddp_optim_fetch(ddp_optim *optim, ddp_stream *stream)
+{
+    if (!optim->measuring)
+        return DDP_OK;
+    optim->measuring = false;
+    optim->fetching = true;
+    return ddp_device_copy(optim->device, stream, optim->fetched, optim->measured,
+                           measured_bytes(optim), DDP_COPY_TO_HOST);
+}
+
+/* What was fetched, in the places where the host would have added it. */
+static void add_fetched(ddp_optim *optim)
+{
+    const bool direction = optim->round == DDPI_ROUND_DIRECTION;
+    for (int i = 0; optim->fetching && i < optim->segments.count; i++) {
+        const ddpi_segment *segment = &optim->segments.items[i];
+        const double *sums = optim->fetched + (ptrdiff_t)i * DDPI_PIECE_SUMS;
+        if (optim->round == first_round(optim))
+            optim->sums[DDPI_SUM_GRAD] += sums[0];
+        if (segment->norm < 0)
+            continue;
+        norms_of(optim, segment)[0] += sums[1];
+        norms_of(optim, segment)[1] += direction ? sums[2] : sums[0];
+    }
+    optim->fetching = false;
+}
+
 static ddp_status measure_gradient(ddp_optim *optim, const ddpi_piece *piece)
 {
     double *norms = piece->segment->norm >= 0 ? norms_of(optim, piece->segment) : NULL;
@@ -292,11 +363,15 @@ ddp_status ddp_optim_measure(ddp_optim *optim, ddp_stream *stream, const float *
     for (int s = 0; (counts || direction) && next_piece(optim, range, &s, &piece);) {
         piece.w = (float *)params + piece.offset; /* measuring writes to the state alone */
         piece.grad = grads + piece.offset;
+        if (optim->measured != NULL) {
+            DDP_TRY(measure_on_device(optim, &piece, counts));
+            continue;
+        }
         DDP_TRY(in_pieces(optim) ? measure_piece(optim, &piece, counts)
                 : direction      ? measure_direction(optim, &piece, counts)
                                  : measure_gradient(optim, &piece));
     }
-    return ddp_stream_sync(stream);
+    return optim->measured != NULL ? DDP_OK : ddp_stream_sync(stream);
 }
 
 double *ddp_optim_sums(ddp_optim *optim, size_t *count_out)
@@ -305,6 +380,7 @@ double *ddp_optim_sums(ddp_optim *optim, size_t *count_out)
         *count_out = ddpi_pieces_sum_count(&optim->pieces);
         return optim->pieces.sums;
     }
+    add_fetched(optim);
     *count_out = optim->sum_count;
     return optim->sums;
 }
