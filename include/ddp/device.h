@@ -100,8 +100,8 @@ DDP_CALL ddp_status ddp_stream_sync(ddp_stream *stream);
 
 DDP_CALL ddp_status ddp_event_create(ddp_device *device, ddp_event **event_out);
 DDP_API void ddp_event_destroy(ddp_event *event);
-/* The event is complete when what the stream was given so far is done. An event may be recorded
- * again once it is complete. */
+/* The event is complete when what the stream was given so far is done. Recorded again, it
+ * is the new record's; who waited for the old one still does. */
 DDP_CALL ddp_status ddp_event_record(ddp_event *event, ddp_stream *stream);
 DDP_CALL ddp_status ddp_event_query(ddp_event *event, bool *done_out);
 /* What the stream is given later waits for the event. An event that was never recorded is complete.

@@ -25,10 +25,11 @@ typedef struct ddp_loader_opts {
 
 typedef struct ddp_batch {
     int64_t epoch, step, shard;
-    int64_t count;         /* samples, may be 0 */
-    const float *inputs;   /* [count][c][h][w], host memory of the device */
-    const int32_t *labels; /* [count] */
-    const int64_t *indices;
+    int64_t count;             /* samples, may be 0 */
+    const float *inputs;       /* [count][c][h][w], device memory, like all but indices */
+    const int32_t *labels;     /* [count] */
+    const int64_t *indices;    /* of the samples; host memory */
+    const int64_t *sample_ids; /* the same for the device */
     /* With mixup, else NULL: inputs are mix * the sample's + (1 - mix) * its partner's, and the
      * partner's label counts with 1 - mix. [count] each. */
     const int32_t *labels2;

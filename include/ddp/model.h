@@ -102,8 +102,9 @@ typedef struct ddp_model_input {
     uint64_t seed;             /* for dropout: of the run and the epoch */
 } ddp_model_input;
 
-/* Training pass over a planned batch size. *loss_sum_out is the sum of the samples' losses.
- * Afterwards the gradient of that sum with respect to the logits is in place. */
+/* Training pass over a planned batch size. *loss_sum_out is the sum of the samples' losses, when
+ * the main stream has done it: pinned memory lets the caller go on before. Afterwards the gradient
+ * of that sum with respect to the logits is in place. */
 DDP_CALL ddp_status ddp_model_forward(ddp_model *model, const ddp_model_input *input,
                                       double *loss_sum_out);
 /* Writes the gradients of the loss sum of the last forward into the bound flat buffer, last layer
@@ -112,8 +113,8 @@ DDP_CALL ddp_status ddp_model_forward(ddp_model *model, const ddp_model_input *i
  * be zeros. */
 DDP_CALL ddp_status ddp_model_backward(ddp_model *model);
 /* Inference over a batch size planned with training = false. *logits_out points to plain
- * [count][classes], valid until the next call. Adds the samples' loss sum to *loss_sum if not NULL
- * (input->labels needed then). */
+ * [count][classes], valid until the next call. Waits, and adds the samples' loss sum to *loss_sum,
+ * if that is not NULL (input->labels needed then). */
 DDP_CALL ddp_status ddp_model_infer(ddp_model *model, const ddp_model_input *input,
                                     const float **logits_out, double *loss_sum);
 

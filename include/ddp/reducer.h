@@ -95,6 +95,10 @@ DDP_CALL ddp_status ddp_reducer_skip(ddp_reducer *reducer);
 /* Collective, after the last shard's backward: starts what has not started, waits, updates,
  * publishes. */
 DDP_CALL ddp_status ddp_reducer_finish(ddp_reducer *reducer, ddp_reducer_times *times_out);
+/* Local, after finish or gather. Waits until the main stream has done all that it was given, where
+ * it runs behind its caller, and with it the step's communication. Gives the times that were not
+ * known before: those of a lane's works, with which finish() gives none. */
+DDP_CALL ddp_status ddp_reducer_collect(ddp_reducer *reducer, ddp_reducer_times *times_out);
 /* Collective, instead of finish, without an update callback: afterwards every rank has the sums of
  * all gradients. */
 DDP_CALL ddp_status ddp_reducer_gather(ddp_reducer *reducer, ddp_reducer_times *times_out);

@@ -10,10 +10,16 @@
  * A batch that fails keeps its status and message in its slot; the consumer gets them in place of
  * that batch, also when it asks again, until it seeks.
  *
+ * Where device memory is not the host's, each slot has its like there, and who has prepared a batch
+ * also sends it up, on a stream for that. The device orders what follows: the copy waits for the
+ * slot's `used`, which the consumer records behind the work on the batch before, and the main
+ * stream for `uploaded`; the host slot is filled again once that is complete.
+ *
  * Threads: one consumer (create, seek, next, destroy) and the workers. The monitor guards all
  * members under "guarded"; a slot's contents belong to the worker that took the ticket until
- * `ready` says so, then to the consumer. Workers sleep until the first seek or next, so that
- * nothing is prepared for a place where the run does not start. */
+ * `ready` says so, then to the consumer. The upload stream has a lock of its own. Workers sleep
+ * until the first seek or next, so that nothing is prepared for a place where the run does not
+ * start. */
 #include "ddp/loader.h"
 
 #include <stdio.h>
@@ -36,6 +42,8 @@ typedef struct slot {
     float *mix;
     float *partner; /* one sample */
     float *scratch;
+    ddp_batch given;            /* what the consumer sees: the same on the device */
+    ddp_event *uploaded, *used; /* NULL where device memory is the host's */
     ddp_status status;
     int64_t ready; /* guarded: the ticket whose batch this is; NO_TICKET: none */
     char message[MESSAGE_BYTES];
@@ -47,9 +55,12 @@ struct ddp_loader {
     ddp_device *device;
     int64_t steps, sample_count; /* steps of an epoch, elements of a sample */
     slot *slots;
-    char *memory; /* the slots' inputs, labels and mixup's */
-    size_t memory_bytes;
-    int64_t *indices;
+    char *memory; /* the slots' inputs, labels, indices and mixup's, slot_bytes each */
+    size_t memory_bytes, slot_bytes;
+    char *device_memory; /* the same on the device; NULL where it is the host's */
+    ddp_stream *upload;
+    ddp_monitor upload_lock; /* of the stream */
+    bool upload_lock_made;
     float *images; /* the slots' partner and scratch */
     ddp_thread *threads;
     ddp_monitor monitor;
@@ -101,6 +112,46 @@ static ddp_status fill(const ddp_loader *loader, slot *dst, int64_t first)
     return loader->opts.mixup > 0 ? mix(loader, dst, first) : DDP_OK;
 }
 
+/* The device's pointer for one into the slots. */
+static const void *on_device(const ddp_loader *loader, const void *host)
+{
+    return host == NULL ? NULL : loader->device_memory + ((const char *)host - loader->memory);
+}
+
+static ddp_status send_up(ddp_loader *loader, slot *src)
+{
+    void *dst = (void *)(uintptr_t)on_device(loader, src->inputs);
+    ddp_monitor_lock(&loader->upload_lock);
+    ddp_status st = ddp_stream_wait_event(loader->upload, src->used);
+    if (st == DDP_OK)
+        st = ddp_device_copy(loader->device, loader->upload, dst, src->inputs, loader->slot_bytes,
+                             DDP_COPY_TO_DEVICE);
+    if (st == DDP_OK)
+        st = ddp_event_record(src->uploaded, loader->upload);
+    ddp_monitor_unlock(&loader->upload_lock);
+    return st;
+}
+
+static ddp_status upload(ddp_loader *loader, slot *src)
+{
+    const ddp_batch *batch = &src->batch;
+    src->given = *batch;
+    if (loader->device_memory == NULL)
+        return DDP_OK;
+    src->given.inputs = on_device(loader, batch->inputs);
+    src->given.labels = on_device(loader, batch->labels);
+    src->given.sample_ids = on_device(loader, batch->indices);
+    src->given.labels2 = on_device(loader, batch->labels2);
+    src->given.mix = on_device(loader, batch->mix);
+    return send_up(loader, src);
+}
+
+/* The slot's last batch may still be on its way up. */
+static ddp_status await_slot(const slot *dst)
+{
+    return dst->uploaded != NULL ? ddp_event_sync(dst->uploaded, DDP_NO_DEADLINE) : DDP_OK;
+}
+
 static void prepare(ddp_loader *loader, int64_t number, slot *dst)
 {
     const ddp_loader_opts *opts = &loader->opts;
@@ -110,8 +161,12 @@ static void prepare(ddp_loader *loader, int64_t number, slot *dst)
     batch->step = step % loader->steps;
     batch->shard = opts->first_shard + number % opts->shard_count;
     batch->count = ddp_sampler_shard(&opts->sampler, batch->step, batch->shard, &first);
+    dst->status = await_slot(dst);
     ddp_sampler_indices(&opts->sampler, batch->epoch, first, batch->count, dst->indices);
-    dst->status = fill(loader, dst, first);
+    if (dst->status == DDP_OK)
+        dst->status = fill(loader, dst, first);
+    if (dst->status == DDP_OK)
+        dst->status = upload(loader, dst);
     if (dst->status != DDP_OK)
         snprintf(dst->message, sizeof dst->message, "%s", ddp_status_message());
 }
@@ -180,7 +235,7 @@ static size_t padded(size_t bytes)
 
 /* Bytes of the parts of a slot that the device's host memory holds. */
 typedef struct slot_bytes {
-    size_t inputs, labels, mix;
+    size_t inputs, labels, indices, mix;
 } slot_bytes;
 
 static ddp_status size_slots(ddp_loader *loader, size_t largest, slot_bytes *bytes)
@@ -193,9 +248,11 @@ static ddp_status size_slots(ddp_loader *loader, size_t largest, slot_bytes *byt
                         loader->opts.ring, largest);
     bytes->inputs = padded(bytes->inputs);
     bytes->labels = padded(largest * sizeof(int32_t));
+    bytes->indices = padded(largest * sizeof(int64_t));
     bytes->mix = loader->opts.mixup > 0 ? padded(largest * sizeof(float)) : 0;
     size_t label_arrays = loader->opts.mixup > 0 ? 2 : 1;
-    loader->memory_bytes = ring * (bytes->inputs + label_arrays * bytes->labels + bytes->mix);
+    loader->slot_bytes = bytes->inputs + label_arrays * bytes->labels + bytes->indices + bytes->mix;
+    loader->memory_bytes = ring * loader->slot_bytes;
     return DDP_OK;
 }
 
@@ -206,6 +263,8 @@ static void place_slot(const ddp_loader *loader, const slot_bytes *bytes, char *
     *memory += bytes->inputs;
     dst->labels = (int32_t *)(void *)*memory;
     *memory += bytes->labels;
+    dst->indices = (int64_t *)(void *)*memory;
+    *memory += bytes->indices;
     if (loader->opts.mixup > 0) {
         dst->labels2 = (int32_t *)(void *)*memory;
         *memory += bytes->labels;
@@ -214,6 +273,7 @@ static void place_slot(const ddp_loader *loader, const slot_bytes *bytes, char *
     }
     dst->batch.inputs = dst->inputs;
     dst->batch.labels = dst->labels;
+    dst->batch.indices = dst->batch.sample_ids = dst->indices;
     dst->batch.labels2 = dst->labels2;
     dst->batch.mix = dst->mix;
     dst->ready = NO_TICKET;
@@ -235,6 +295,21 @@ static ddp_status make_images(ddp_loader *loader)
     return DDP_OK;
 }
 
+static ddp_status make_upload(ddp_loader *loader)
+{
+    void *memory;
+    DDP_TRY(ddp_monitor_init(&loader->upload_lock));
+    loader->upload_lock_made = true;
+    DDP_TRY(ddp_device_alloc(loader->device, loader->memory_bytes, &memory));
+    loader->device_memory = memory;
+    DDP_TRY(ddp_stream_create(loader->device, "ddp-upload", &loader->upload));
+    for (int i = 0; i < loader->opts.ring; i++) {
+        DDP_TRY(ddp_event_create(loader->device, &loader->slots[i].uploaded));
+        DDP_TRY(ddp_event_create(loader->device, &loader->slots[i].used));
+    }
+    return DDP_OK;
+}
+
 static ddp_status make_slots(ddp_loader *loader)
 {
     const ddp_loader_opts *opts = &loader->opts;
@@ -247,16 +322,12 @@ static ddp_status make_slots(ddp_loader *loader)
     void *memory;
     DDP_TRY(ddp_device_host_alloc(loader->device, loader->memory_bytes, &memory));
     loader->memory = memory;
-    DDP_TRY(DDP_ALLOC(loader->indices, ring * largest));
     DDP_TRY(DDP_ALLOC(loader->slots, ring));
     char *at = loader->memory;
-    for (size_t i = 0; i < ring; i++) {
-        slot *dst = &loader->slots[i];
-        place_slot(loader, &bytes, &at, dst);
-        dst->indices = loader->indices + i * largest;
-        dst->batch.indices = dst->indices;
-    }
-    return make_images(loader);
+    for (size_t i = 0; i < ring; i++)
+        place_slot(loader, &bytes, &at, &loader->slots[i]);
+    DDP_TRY(make_images(loader));
+    return ddp_device_is_host(loader->device) ? DDP_OK : make_upload(loader);
 }
 
 static ddp_status start_workers(ddp_loader *loader)
@@ -297,6 +368,20 @@ err_destroy:
     return st;
 }
 
+static void destroy_upload(ddp_loader *loader)
+{
+    /* Copies end before what they read and write. */
+    ddp_stream_destroy(loader->upload);
+    for (int i = 0; loader->slots != NULL && i < loader->opts.ring; i++) {
+        ddp_event_destroy(loader->slots[i].uploaded);
+        ddp_event_destroy(loader->slots[i].used);
+    }
+    if (loader->device_memory != NULL)
+        ddp_device_free(loader->device, loader->device_memory, loader->memory_bytes);
+    if (loader->upload_lock_made)
+        ddp_monitor_destroy(&loader->upload_lock);
+}
+
 void ddp_loader_destroy(ddp_loader *loader)
 {
     if (loader == NULL)
@@ -310,11 +395,11 @@ void ddp_loader_destroy(ddp_loader *loader)
             ddp_thread_join(&loader->threads[i]);
         ddp_monitor_destroy(&loader->monitor);
     }
+    destroy_upload(loader);
     if (loader->memory != NULL)
         ddp_device_host_free(loader->device, loader->memory, loader->memory_bytes);
     ddp_free(loader->threads);
     ddp_free(loader->slots);
-    ddp_free(loader->indices);
     ddp_free(loader->images);
     ddp_free(loader);
 }
@@ -347,10 +432,22 @@ ddp_status ddp_loader_seek(ddp_loader *loader, int64_t epoch, int64_t step)
         return DDP_FAIL(DDP_ERR_INTERNAL,
                         "the loader cannot start at epoch %lld, step %lld of %lld",
                         (long long)epoch, (long long)step, (long long)loader->steps);
+    /* The batch that the consumer has may be at work. */
+    if (loader->device_memory != NULL)
+        DDP_TRY(ddp_stream_sync(ddp_device_main_stream(loader->device)));
     ddp_monitor_lock(&loader->monitor);
     restart(loader, start);
     ddp_monitor_unlock(&loader->monitor);
     return DDP_OK;
+}
+
+/* What the main stream was given so far works on the batch before, which now goes back. */
+static ddp_status give_back(ddp_loader *loader)
+{
+    if (loader->device_memory == NULL || loader->consumer == 0)
+        return DDP_OK;
+    return ddp_event_record(slot_of(loader, loader->consumer - 1)->used,
+                            ddp_device_main_stream(loader->device));
 }
 
 static slot *wait_for_slot(ddp_loader *loader)
@@ -373,13 +470,16 @@ static slot *wait_for_slot(ddp_loader *loader)
 ddp_status ddp_loader_next(ddp_loader *loader, const ddp_batch **batch_out)
 {
     int64_t begin_ns = ddp_now_ns();
+    DDP_TRY(give_back(loader));
     slot *src = wait_for_slot(loader);
     if (loader->opts.workers == 0)
         prepare(loader, loader->start + loader->consumer, src);
     if (src->status != DDP_OK)
         return ddp_status_set(src->status, NULL, 0, "%s", src->message);
-    src->batch.wait_ns = ddp_now_ns() - begin_ns;
+    if (src->uploaded != NULL)
+        DDP_TRY(ddp_stream_wait_event(ddp_device_main_stream(loader->device), src->uploaded));
+    src->given.wait_ns = ddp_now_ns() - begin_ns;
     loader->consumer++;
-    *batch_out = &src->batch;
+    *batch_out = &src->given;
     return DDP_OK;
 }

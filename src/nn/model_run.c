@@ -82,9 +82,8 @@ static ddp_status run_loss(const ddp_model *model, const ddpi_plan_set *set,
     DDP_ASSERT(args->labels != NULL);
     DDP_TRY(ddp_device_zero(model->device, stream, model->loss, sizeof *model->loss));
     DDP_TRY(ddp_op_run(set->loss, DDP_PASS_FORWARD, stream, args));
-    DDP_TRY(ddp_device_copy(model->device, stream, loss_out, model->loss, sizeof *loss_out,
-                            DDP_COPY_TO_HOST));
-    return ddp_stream_sync(stream);
+    return ddp_device_copy(model->device, stream, loss_out, model->loss, sizeof *loss_out,
+                           DDP_COPY_TO_HOST);
 }
 
 /* The loss of a training pass: its gradient is the first that backward reads. */
@@ -203,6 +202,7 @@ static ddp_status add_inference_loss(const ddp_model *model, const ddpi_plan_set
     };
     double loss;
     DDP_TRY(run_loss(model, set, &args, &loss));
+    DDP_TRY(ddp_stream_sync(ddp_device_main_stream(model->device)));
     *loss_sum += loss;
     return DDP_OK;
 }

@@ -15,6 +15,8 @@ static ddp_status run(ddp_strategy *s, ddp_coll_kind kind, float *buf, size_t co
                      .root = 0,
                      .buf = buf,
                      .count = count,
+                     .stream =
+                         ddp_comm_has_lane(s->comm) ? ddp_device_main_stream(s->device) : NULL,
                      .bucket = -1,
                      .what = what};
     ddp_work work;
@@ -36,6 +38,7 @@ static ddp_status pass_gate(ddp_strategy *s, ddp_range range)
 static ddp_status exchange(ddp_strategy *s, ddp_step_stats *stats)
 {
     size_t length = ddp_param_table_length(ddp_model_params(s->model));
+    DDP_TRY(ddpi_strategy_sync(s)); /* of what follows the times are the host's */
     int64_t start = ddp_now_ns();
     DDP_TRY(run(s, DDP_COLL_REDUCE, ddp_reducer_grads(s->reducer), length, "gradients to rank 0"));
     int64_t update_start = ddp_now_ns();
@@ -43,6 +46,7 @@ static ddp_status exchange(ddp_strategy *s, ddp_step_stats *stats)
         DDP_TRY(pass_gate(s, (ddp_range){0, length}));
     if (ddp_comm_rank(s->comm) == 0)
         DDP_TRY(ddpi_strategy_update(s, (ddp_range){0, length}, true));
+    DDP_TRY(ddpi_strategy_sync(s));
     stats->optim_ns = ddp_now_ns() - update_start;
     DDP_TRY(run(s, DDP_COLL_BROADCAST, ddp_reducer_params(s->reducer), length, "parameters"));
     stats->comm_ns = ddp_now_ns() - start - stats->optim_ns;

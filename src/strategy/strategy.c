@@ -1,6 +1,8 @@
 /* strategy.c - what all strategies share: life, buffers, and the update of a range. */
 #include "strategy/strategy_impl.h"
 
+#include <math.h>
+
 #include "ddp/memory.h"
 
 const char *ddp_strategy_name(const ddp_strategy_ops *ops)
@@ -15,7 +17,7 @@ ddp_status ddpi_strategy_update(void *arg, ddp_range range, bool shared)
     bool counts = !shared || ddp_comm_rank(s->comm) == 0;
     return ddp_optim_update(s->optim, ddp_device_main_stream(s->device),
                             ddp_reducer_params(s->reducer), ddp_reducer_sums(s->reducer), range,
-                            counts ? &s->grad_sq : NULL);
+                            counts ? s->grad_sq : NULL);
 }
 
 ddp_status ddpi_strategy_measure(void *arg, ddp_range range, bool shared)
@@ -27,12 +29,33 @@ ddp_status ddpi_strategy_measure(void *arg, ddp_range range, bool shared)
                              counts);
 }
 
+ddp_status ddpi_strategy_sync(ddp_strategy *s)
+{
+    if (ddp_device_is_host(s->device))
+        return DDP_OK;
+    DDP_TRY(ddp_event_record(s->reached, ddp_device_main_stream(s->device)));
+    return ddp_comm_sync_event(s->comm, s->reached, "the training step");
+}
+
+double ddpi_strategy_loss(const ddp_strategy *s)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < s->opts.reducer.shards; i++)
+        sum += s->results[1 + i];
+    return sum;
+}
+
 ddp_status ddpi_strategy_decide(void *arg, bool *again_out)
 {
     ddp_strategy *s = arg;
     size_t count;
+    DDP_TRY(ddp_optim_fetch(s->optim, ddp_device_main_stream(s->device)));
+    DDP_TRY(ddpi_strategy_sync(s));
+    if (!s->decided && !isfinite(ddpi_strategy_loss(s)))
+        ddp_optim_veto(s->optim);
+    s->decided = true;
     double *sums = ddp_optim_sums(s->optim, &count);
-    s->grad_sq += ddp_optim_grad_sq(s->optim); /* this rank's part, for the control word */
+    s->measured_sq += ddp_optim_grad_sq(s->optim); /* this rank's part, for the control word */
     DDP_TRY(ddp_comm_allreduce(s->comm, sums, count, DDP_F64, DDP_REDUCE_SUM, "norms"));
     *again_out = ddp_optim_decide(s->optim);
     return DDP_OK;
@@ -55,8 +78,27 @@ static ddp_status set_up_norms(ddp_strategy *s)
     return ddpi_running_create(s->model, s->device, s->opts.reducer.shards, &s->running);
 }
 
+static size_t results_bytes(const ddp_strategy *s)
+{
+    return (1 + (size_t)s->opts.reducer.shards) * sizeof *s->results;
+}
+
+/* What a step brings to the host at its end, and how it knows when. */
+static ddp_status set_up_results(ddp_strategy *s)
+{
+    enum { SHARD_MARKS = 3 };
+    void *memory;
+    DDP_TRY(ddp_device_alloc(s->device, sizeof *s->grad_sq, &memory));
+    s->grad_sq = memory;
+    DDP_TRY(ddp_device_host_alloc(s->device, results_bytes(s), &memory));
+    s->results = memory;
+    DDP_TRY(ddp_event_create(s->device, &s->reached));
+    return ddp_marks_create(s->device, SHARD_MARKS * (int)s->opts.reducer.shards, &s->marks);
+}
+
 static ddp_status create_local(ddp_strategy *s)
 {
+    DDP_TRY(set_up_results(s));
     DDP_TRY(DDP_ALLOC(s->words, (size_t)ddp_comm_world(s->comm)));
     DDP_TRY(set_up_norms(s));
     return ddp_optim_create(&s->opts.optim, s->device, ddp_model_params(s->model), &s->optim);
@@ -121,6 +163,12 @@ void ddp_strategy_destroy(ddp_strategy *s)
     ddpi_running_destroy(s->running);
     ddp_reducer_destroy(s->reducer);
     ddp_optim_destroy(s->optim);
+    ddp_marks_destroy(s->marks);
+    ddp_event_destroy(s->reached);
+    if (s->results != NULL)
+        ddp_device_host_free(s->device, s->results, results_bytes(s));
+    if (s->grad_sq != NULL)
+        ddp_device_free(s->device, s->grad_sq, sizeof *s->grad_sq);
     ddp_free(s->words);
     ddp_free(s->exact);
     ddp_free(s);

@@ -2,6 +2,7 @@
 #ifndef DDP_STRATEGY_IMPL_H
 #define DDP_STRATEGY_IMPL_H
 
+#include "ddp/marks.h"
 #include "ddp/strategy.h"
 #include "strategy/running.h"
 
@@ -35,12 +36,18 @@ struct ddp_strategy {
     ddpi_running *running;
     ddp_model_sync sync;      /* of norms' statistics, if asked for */
     ddpi_control_word *words; /* [world] */
-    double grad_sq;           /* of the ranges that this rank answers for */
+    double *grad_sq;    /* device: of the ranges that this rank answers for, unless measured */
+    double measured_sq; /* the same, where it was measured before the updates */
+    double *results;    /* pinned: grad_sq, then the losses of this rank's shards */
+    ddp_marks *marks;   /* forwards and backwards of a step */
+    ddp_event *reached; /* the main stream's, where the host waits within a step */
+    bool decided;       /* something, in this step */
     /* With exact sums: losses of all ranks' shards, and behind them the optimizer's sums, in which
      * the others' places are 0. */
     double *exact;
     size_t exact_count;
-    uint32_t flags; /* for the next control word */
+    int64_t first_shard; /* of this rank, over all ranks */
+    uint32_t flags;      /* for the next control word */
 };
 
 /* Updates a range in the flat buffers; the reducer's callback. */
@@ -48,5 +55,9 @@ DDP_INNER ddp_status ddpi_strategy_update(void *strategy, ddp_range range, bool 
 /* The reducer's gate: measures a range, and adds up over all ranks what was measured. */
 DDP_INNER ddp_status ddpi_strategy_measure(void *strategy, ddp_range range, bool shared);
 DDP_INNER ddp_status ddpi_strategy_decide(void *strategy, bool *again_out);
+/* Waits until the main stream has done what it was given, where it runs behind its caller. */
+DDP_INNER ddp_status ddpi_strategy_sync(ddp_strategy *strategy);
+/* The sum of this rank's losses, when the main stream has done the forwards. */
+double ddpi_strategy_loss(const ddp_strategy *strategy);
 
 #endif

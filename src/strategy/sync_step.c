@@ -6,6 +6,9 @@
  * the sampler before the first update, and checked against what the ranks really computed in the
  * control word, which every rank gathers at the end of every step. ddp and sync differ in one flag.
  *
+ * Nothing in a step waits for the device but its end, where losses, norm and times are read; and a
+ * gate, where the optimizer has one.
+ *
  * With exact sums, losses and norms are added over shards and blocks instead of over ranks: each
  * rank fills its own places of one array, which is summed over the ranks and then from first to
  * last. */
@@ -18,10 +21,12 @@
 /* Keeps the epochs' generators apart; odd, so that no two of 2^64 epochs meet. */
 #define EPOCH_STRIDE UINT64_C(0x9e3779b97f4a7c15)
 
+/* Intervals of the main stream. */
+enum { MARK_OTHER, MARK_FORWARD, MARK_BACKWARD, MARK_KINDS };
+
 /* ---- this rank's part ---- */
 
-static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, int64_t global_shard,
-                                ddpi_control_word *word)
+static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_control_word *word)
 {
     DDP_TRY(ddp_reducer_begin(s->reducer, batch->shard));
     if (batch->count == 0)
@@ -32,28 +37,30 @@ static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, int64_t
                              .count = batch->count,
                              .labels2 = batch->labels2,
                              .mix = batch->mix,
-                             .sample_ids = batch->indices,
+                             .sample_ids = batch->sample_ids,
                              .seed = s->opts.seed + (uint64_t)batch->epoch * EPOCH_STRIDE};
-    double loss;
-    int64_t start = ddp_now_ns();
+    ddp_stream *stream = ddp_device_main_stream(s->device);
     ddpi_running_select(s->running, batch->shard, batch->count);
-    DDP_TRY(ddp_model_forward(s->model, &input, &loss));
-    int64_t middle = ddp_now_ns();
+    DDP_TRY(ddp_marks_set(s->marks, stream, MARK_OTHER));
+    DDP_TRY(ddp_model_forward(s->model, &input, &s->results[1 + batch->shard]));
+    DDP_TRY(ddp_marks_set(s->marks, stream, MARK_FORWARD));
     DDP_TRY(ddp_model_backward(s->model)); /* completes gradients, which starts buckets */
-    word->forward_ns += middle - start;
-    word->backward_ns += ddp_now_ns() - middle;
-    word->loss_sum += loss;
-    if (s->exact != NULL)
-        s->exact[global_shard] = loss;
+    DDP_TRY(ddp_marks_set(s->marks, stream, MARK_BACKWARD));
     word->count += batch->count;
     ddp_ledger_add(&word->ledger, batch->epoch, batch->indices, batch->count);
     return DDP_OK;
 }
 
-static void clear_exact(ddp_strategy *s)
+static ddp_status begin(ddp_strategy *s)
 {
+    s->measured_sq = 0;
+    s->decided = false;
+    memset(s->results, 0, (1 + (size_t)s->opts.reducer.shards) * sizeof *s->results);
     if (s->exact != NULL)
         memset(s->exact, 0, s->exact_count * sizeof *s->exact);
+    ddp_marks_clear(s->marks);
+    return ddp_device_zero(s->device, ddp_device_main_stream(s->device), s->grad_sq,
+                           sizeof *s->grad_sq);
 }
 
 static ddp_status compute(ddp_strategy *s, ddp_loader *loader, ddpi_control_word *word)
@@ -63,9 +70,36 @@ static ddp_status compute(ddp_strategy *s, ddp_loader *loader, ddpi_control_word
         DDP_TRY(ddp_loader_next(loader, &batch));
         word->data_ns += batch->wait_ns;
         ddp_batch local = *batch;
+        if (i == 0)
+            s->first_shard = batch->shard;
         local.shard = i; /* the loader counts over all ranks */
-        DDP_TRY(compute_shard(s, &local, batch->shard, word));
+        DDP_TRY(compute_shard(s, &local, word));
     }
+    return DDP_OK;
+}
+
+/* Waits for the step's end, and fills in what is known then. */
+static ddp_status collect(ddp_strategy *s, ddpi_control_word *word)
+{
+    const int64_t shards = s->opts.reducer.shards;
+    int64_t ns[MARK_KINDS] = {0};
+    ddp_reducer_times times;
+    DDP_TRY(ddp_device_copy(s->device, ddp_device_main_stream(s->device), &s->results[0],
+                            s->grad_sq, sizeof *s->grad_sq, DDP_COPY_TO_HOST));
+    DDP_TRY(ddp_reducer_collect(s->reducer, &times));
+    DDP_TRY(ddp_marks_add(s->marks, ns, MARK_KINDS));
+    word->forward_ns = ns[MARK_FORWARD];
+    word->backward_ns = ns[MARK_BACKWARD];
+    word->comm_ns += times.comm_ns;
+    word->exposed_ns += times.exposed_ns;
+    word->optim_ns += times.update_ns;
+    word->loss_sum = ddpi_strategy_loss(s);
+    word->grad_sq = s->results[0] + s->measured_sq;
+    if (s->exact == NULL)
+        return DDP_OK;
+    memcpy(s->exact + s->first_shard, s->results + 1, (size_t)shards * sizeof *s->exact);
+    if (!ddp_optim_measures(s->optim))
+        word->grad_sq = ddp_optim_grad_sq(s->optim);
     return DDP_OK;
 }
 
@@ -150,21 +184,16 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     ddpi_control_word word = {.flags = s->flags};
     ddp_step_stats mine = {0};
     int64_t start = ddp_now_ns();
-    s->grad_sq = 0;
     ddp_optim_begin(s->optim, lr, 1.0 / (double)count);
     ddp_reducer_set_count(s->reducer, count);
-    clear_exact(s);
+    DDP_TRY(begin(s));
     DDP_TRY(compute(s, loader, &word));
-    if (!isfinite(word.loss_sum))
-        ddp_optim_veto(s->optim);
     DDP_TRY(s->ops->exchange(s, &mine));
     ddp_optim_end(s->optim);
-    if (s->exact != NULL && !ddp_optim_measures(s->optim))
-        s->grad_sq = ddp_optim_grad_sq(s->optim);
-    word.grad_sq = s->grad_sq;
     word.comm_ns = mine.comm_ns;
     word.exposed_ns = mine.exposed_ns;
     word.optim_ns = mine.optim_ns;
+    DDP_TRY(collect(s, &word));
     word.step_ns = ddp_now_ns() - start;
     DDP_TRY(share(s, &word, count, stats_out));
     stats_out->skipped = ddp_optim_vetoed(s->optim);
@@ -178,9 +207,10 @@ ddp_status ddp_strategy_gradients(ddp_strategy *s, ddp_loader *loader, int64_t c
     ddp_reducer_times times;
     ddp_reducer_on_update(s->reducer, NULL, NULL);
     ddp_reducer_set_count(s->reducer, count);
-    clear_exact(s);
+    DDP_TRY(begin(s));
     DDP_TRY(compute(s, loader, &word));
     DDP_TRY(ddp_reducer_gather(s->reducer, &times));
+    DDP_TRY(collect(s, &word));
     ddp_reducer_on_update(s->reducer, ddpi_strategy_update, s);
     return share(s, &word, count, stats_out);
 }

@@ -16,9 +16,15 @@
  * with `exact` they may be several, each with a part of the communicator's buffer, and the
  * reduction goes on from there.
  *
+ * With a lane the gradients are device memory, reductions start behind what the main stream was
+ * given, and the stream itself waits for them: the host gives it joins, updates and all, and goes
+ * on. Then no bucket is settled early, nobody owns less than all, and times come from marks on the
+ * stream, which collect() reads at the end of the step.
+ *
  * Everything runs in the rank's compute thread. */
 #include "ddp/reducer.h"
 
+#include "ddp/marks.h"
 #include "ddp/memory.h"
 #include "ddp/sum_tree.h"
 #include "ddp/thread.h"
@@ -27,6 +33,9 @@
 enum { MAX_LEVELS = 32 };
 
 typedef enum stage { STAGE_FILLING, STAGE_COMPLETE, STAGE_REDUCING, STAGE_SETTLED } stage;
+
+/* Intervals of the main stream. */
+enum { MARK_OTHER, MARK_WAIT, MARK_UPDATE, MARK_KINDS };
 
 typedef struct bucket {
     stage stage;
@@ -54,6 +63,9 @@ struct ddp_reducer {
     void *update_arg;
     ddp_reducer_gate gate;
     ddp_reducer_times times;
+    bool lane;
+    ddp_marks *marks;   /* with a lane, else NULL */
+    ddp_event *reached; /* the main stream's, at the end of a step; NULL where it is the host */
     ddp_sum_node nodes[DDP_SUM_MAX_NODES]; /* of this rank's shards, counted from its first */
     int node_count;
     int node;  /* that `shard` belongs to */
@@ -126,6 +138,7 @@ static ddp_status launch(ddp_reducer *r, int index)
                      .shards = r->opts.exact ? r->opts.shards : 0,
                      .part_stride = r->length,
                      .unit = r->opts.exact ? r->plan.units[index] : 0,
+                     .stream = r->lane ? ddp_device_main_stream(r->device) : NULL,
                      .bucket = index,
                      .what = "gradients"};
     r->buckets[index].stage = STAGE_REDUCING;
@@ -214,7 +227,8 @@ static ddp_status bucket_filled(ddp_reducer *r, int index)
         return DDP_OK;
     int64_t start = ddp_now_ns(), update_before = r->times.update_ns;
     DDP_TRY(launch_ready(r));
-    DDP_TRY(advance(r));
+    if (!r->lane)
+        DDP_TRY(advance(r));
     r->times.exposed_ns += ddp_now_ns() - start - (r->times.update_ns - update_before);
     return DDP_OK;
 }
@@ -252,6 +266,8 @@ ddp_status ddp_reducer_begin(ddp_reducer *r, int64_t shard)
     if (shard == 0) {
         r->times = (ddp_reducer_times){0};
         r->launched = r->settled = 0;
+        if (r->lane)
+            ddp_marks_clear(r->marks);
     }
     for (int i = 0; i < r->plan.count; i++) {
         r->buckets[i].stage = STAGE_FILLING;
@@ -285,18 +301,29 @@ static ddp_status publish(ddp_reducer *r, int index, float *buffer)
     return ddp_comm_submit(r->comm, &coll, &r->buckets[index].publish);
 }
 
+/* The main stream's work since the mark before was of this kind. */
+static ddp_status mark(ddp_reducer *r, int kind)
+{
+    return r->lane ? ddp_marks_set(r->marks, ddp_device_main_stream(r->device), kind) : DDP_OK;
+}
+
+static ddp_status hand_over_all(ddp_reducer *r, ddp_reducer_update_fn fn, void *arg)
+{
+    DDP_TRY(mark(r, MARK_OTHER));
+    for (int i = 0; i < r->plan.count; i++)
+        DDP_TRY(hand_over(r, i, fn, arg));
+    return mark(r, MARK_UPDATE);
+}
+
 static ddp_status pass_gate(ddp_reducer *r)
 {
     for (bool again = true;;) {
         DDP_TRY(r->gate.decide(r->gate.arg, &again));
         if (!again)
             break;
-        for (int i = 0; i < r->plan.count; i++)
-            DDP_TRY(hand_over(r, i, r->gate.measure, r->gate.arg));
+        DDP_TRY(hand_over_all(r, r->gate.measure, r->gate.arg));
     }
-    for (int i = 0; i < r->plan.count; i++)
-        DDP_TRY(hand_over(r, i, r->update, r->update_arg));
-    return DDP_OK;
+    return hand_over_all(r, r->update, r->update_arg);
 }
 
 /* Waits for the reductions in order; each bucket is settled as soon as it is there, unless updates
@@ -314,8 +341,29 @@ static ddp_status settle(ddp_reducer *r)
     return has_gate(r) ? pass_gate(r) : DDP_OK;
 }
 
+/* The same in the stream's order. */
+static ddp_status settle_in_stream(ddp_reducer *r)
+{
+    ddp_stream *stream = ddp_device_main_stream(r->device);
+    DDP_TRY(mark(r, MARK_OTHER));
+    while (r->settled < r->plan.count) {
+        DDP_TRY(ddp_work_join(&r->buckets[r->settled].reduce, stream));
+        DDP_TRY(mark(r, MARK_WAIT));
+        DDP_TRY(settle_bucket(r, r->settled++));
+        DDP_TRY(mark(r, MARK_UPDATE));
+    }
+    if (!has_gate(r))
+        return DDP_OK;
+    /* The host waits at the gate in any case, and sees errors of the lane sooner here. */
+    for (int i = 0; i < r->plan.count; i++)
+        DDP_TRY(ddp_work_wait(&r->buckets[i].reduce));
+    return pass_gate(r);
+}
+
 ddp_status ddp_reducer_publish(ddp_reducer *r, float *buffer)
 {
+    if (r->lane) /* everybody owns all */
+        return DDP_OK;
     for (int i = 0; i < r->plan.count; i++)
         DDP_TRY(publish(r, i, buffer));
     for (int i = 0; i < r->plan.count; i++)
@@ -332,8 +380,12 @@ static ddp_status complete(ddp_reducer *r, float *buffer, ddp_reducer_times *tim
         DDP_TRY(ddp_param_table_end(r->table)); /* names what is missing */
         return DDP_FAIL(DDP_ERR_INTERNAL, "bucket %d is not complete after backward", r->launched);
     }
-    DDP_TRY(settle(r));
     r->target = r->grads;
+    if (r->lane) {
+        *times_out = (ddp_reducer_times){0};
+        return settle_in_stream(r);
+    }
+    DDP_TRY(settle(r));
     DDP_TRY(ddp_reducer_publish(r, buffer));
     r->times.exposed_ns += ddp_now_ns() - start - (r->times.update_ns - update_before);
     for (int i = 0; i < r->plan.count; i++) {
@@ -356,7 +408,37 @@ ddp_status ddp_reducer_gather(ddp_reducer *r, ddp_reducer_times *times_out)
     return complete(r, r->grads, times_out);
 }
 
+ddp_status ddp_reducer_collect(ddp_reducer *r, ddp_reducer_times *times_out)
+{
+    int64_t ns[MARK_KINDS] = {0}, comm_ns = 0;
+    for (int i = 0; r->lane && i < r->launched; i++) {
+        DDP_TRY(ddp_work_wait(&r->buckets[i].reduce));
+        comm_ns += r->buckets[i].reduce.end_ns - r->buckets[i].reduce.start_ns;
+    }
+    if (r->reached != NULL) {
+        DDP_TRY(ddp_event_record(r->reached, ddp_device_main_stream(r->device)));
+        DDP_TRY(ddp_comm_sync_event(r->comm, r->reached, "the training step"));
+    }
+    if (r->lane)
+        DDP_TRY(ddp_marks_add(r->marks, ns, MARK_KINDS));
+    *times_out = (ddp_reducer_times){
+        .comm_ns = comm_ns, .exposed_ns = ns[MARK_WAIT], .update_ns = ns[MARK_UPDATE]};
+    return DDP_OK;
+}
+
 /* ---- life ---- */
+
+/* Two marks for each bucket, and what the rounds of the gate need. */
+static ddp_status follow_stream(ddp_reducer *r)
+{
+    enum { GATE_MARKS = 8 };
+    if (!ddp_device_is_host(r->device) && !r->lane)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "gradients in device memory need a lane");
+    if (!ddp_device_is_host(r->device))
+        DDP_TRY(ddp_event_create(r->device, &r->reached));
+    return r->lane ? ddp_marks_create(r->device, 2 * r->plan.count + GATE_MARKS, &r->marks)
+                   : DDP_OK;
+}
 
 static ddp_status alloc_levels(ddp_reducer *r)
 {
@@ -403,6 +485,7 @@ static ddp_status alloc_all(ddp_reducer *r)
                                   r->opts.bucket_cap_mb * mib, &r->plan));
     DDP_TRY(find_nodes(r));
     DDP_TRY(DDP_ALLOC(r->buckets, (size_t)r->plan.count));
+    DDP_TRY(follow_stream(r));
     return alloc_levels(r);
 }
 
@@ -417,6 +500,7 @@ ddp_status ddp_reducer_create(const ddp_reducer_opts *opts, ddp_param_table *tab
         r->table = table;
         r->device = device;
         r->comm = comm;
+        r->lane = ddp_comm_has_lane(comm);
         r->length = ddp_param_table_length(table);
         r->count = 1;
         st = alloc_all(r);
@@ -452,6 +536,8 @@ void ddp_reducer_destroy(ddp_reducer *r)
     ddp_comm_mem_free(r->comm, r->params);
     for (int i = 0; i < r->level_count; i++)
         ddp_device_free(r->device, r->levels[i], r->length * sizeof(float));
+    ddp_marks_destroy(r->marks);
+    ddp_event_destroy(r->reached);
     ddpi_bucket_plan_free(&r->plan);
     ddp_free(r->buckets);
     ddp_free(r);
