@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+#include "ddp/eval.h"
 #include "ddp/strategy.h"
 #include "loopback_ranks.h"
 
@@ -23,10 +24,14 @@ typedef struct world_job {
     double momentum;
     bool sync_norms;
     int recompute;
-    bool exact, bf16;              /* exact: the order of sums is that of the shards */
-    const ddp_optim_opts *optim;   /* NULL: sgd with the momentum above */
-    const ddp_device_opts *device; /* NULL: gemm on one thread */
-    const ddp_comm_opts *comm;     /* NULL: the defaults */
+    bool exact, bf16;                 /* exact: the order of sums is that of the shards */
+    const ddp_optim_opts *optim;      /* NULL: sgd with the momentum above */
+    const ddp_device_opts *device;    /* NULL: gemm on one thread */
+    const ddp_comm_opts *comm;        /* NULL: the defaults */
+    const ddp_device_ops *backend;    /* NULL: the CPU; else with a lane by way of the host */
+    const ddp_strategy_ops *strategy; /* NULL: ddp */
+    bool bf16_grads;
+    int64_t tests; /* samples to evaluate over at the end; 0: none */
 } world_job;
 
 typedef struct world_curve {
@@ -35,6 +40,7 @@ typedef struct world_curve {
     double grad_norms[WORLD_MAX_STEPS];
     float *grads, *params, *running; /* NULL: no running statistics */
     size_t count, running_count;
+    ddp_eval_result test;
 } world_curve;
 
 typedef struct world_run {
@@ -113,14 +119,19 @@ static inline void world_deal(world_rig *g, const world_job *j, int rank)
         g->first += j->counts != NULL ? j->counts[r] : g->shards;
 }
 
+static inline ddp_data_opts world_data_opts(const world_job *j)
+{
+    return (ddp_data_opts){.dataset = "synthetic",
+                           .input_shape = {3, {1, WORLD_SIDE, WORLD_SIDE}},
+                           .synthetic_train = j->size,
+                           .synthetic_test = j->tests > 0 ? j->tests : 1,
+                           .synthetic_classes = WORLD_CLASSES,
+                           .seed = WORLD_SEED};
+}
+
 static inline ddp_status world_open_data(world_rig *g, const world_job *j, ddp_comm *comm)
 {
-    const ddp_data_opts opts = {.dataset = "synthetic",
-                                .input_shape = {3, {1, WORLD_SIDE, WORLD_SIDE}},
-                                .synthetic_train = j->size,
-                                .synthetic_test = 1,
-                                .synthetic_classes = WORLD_CLASSES,
-                                .seed = WORLD_SEED};
+    const ddp_data_opts opts = world_data_opts(j);
     DDP_TRY(ddp_dataset_open(ddp_dataset_synthetic(), &opts, DDP_SPLIT_TRAIN, comm, &g->data));
     g->sampler = (ddp_sampler){.size = j->size,
                                .batch = j->batch,
@@ -163,8 +174,9 @@ static inline ddp_status world_open_model(world_rig *g, const world_job *j, ddp_
     strategy.reducer.bucket_cap_mb = 0.01;
     DDP_TRY(ddp_model_create(j->model, &opts, g->device, &g->model));
     DDP_TRY(world_plan(g));
-    DDP_TRY(ddp_strategy_create(ddp_strategy_ddp(), &strategy, g->model, g->device, comm,
-                                &g->strategy));
+    strategy.reducer.grad_dtype = j->bf16_grads ? DDP_BF16 : DDP_F32;
+    DDP_TRY(ddp_strategy_create(j->strategy != NULL ? j->strategy : ddp_strategy_ddp(), &strategy,
+                                g->model, g->device, comm, &g->strategy));
     return ddp_param_table_init(g->device, ddp_model_params(g->model), WORLD_SEED,
                                 ddp_strategy_params(g->strategy));
 }
@@ -197,10 +209,33 @@ static inline ddp_status world_look(world_rig *g, ddp_comm *comm, world_curve *o
     return ddp_loader_seek(g->loader, 0, 0);
 }
 
-static inline ddp_status world_end(world_rig *g, ddp_comm *comm, world_curve *out)
+static inline ddp_status world_evaluate(world_rig *g, const world_job *j, ddp_comm *comm,
+                                        world_curve *out)
+{
+    const ddp_data_opts data = world_data_opts(j);
+    const ddp_eval_opts opts = {0};
+    ddp_eval_result result;
+    ddp_dataset *tests;
+    ddp_eval *eval;
+    DDP_TRY(ddp_dataset_open(ddp_dataset_synthetic(), &data, DDP_SPLIT_TEST, comm, &tests));
+    ddp_status st = ddp_eval_create(&opts, g->model, g->device, tests, comm, &eval);
+    if (st == DDP_OK) {
+        st = ddp_eval_run(eval, &result);
+        ddp_eval_destroy(eval);
+    }
+    ddp_dataset_close(tests);
+    if (st == DDP_OK && ddp_comm_rank(comm) == 0)
+        out->test = result;
+    return st;
+}
+
+static inline ddp_status world_end(world_rig *g, const world_job *j, ddp_comm *comm,
+                                   world_curve *out)
 {
     const float *running;
     DDP_TRY(ddp_strategy_combine(g->strategy, &running));
+    if (j->tests > 0)
+        DDP_TRY(world_evaluate(g, j, comm, out));
     if (ddp_comm_rank(comm) != 0)
         return DDP_OK;
     DDP_TRY(world_export(g, ddp_strategy_params(g->strategy), &out->params, &out->count));
@@ -208,8 +243,10 @@ static inline ddp_status world_end(world_rig *g, ddp_comm *comm, world_curve *ou
         return DDP_OK;
     out->running_count = ddp_buffer_table_length(ddp_model_buffers(g->model));
     DDP_TRY(DDP_ALLOC(out->running, out->running_count));
-    memcpy(out->running, running, out->running_count * sizeof(float));
-    return DDP_OK;
+    ddp_stream *stream = ddp_device_main_stream(g->device);
+    DDP_TRY(ddp_device_copy(g->device, stream, out->running, running,
+                            out->running_count * sizeof(float), DDP_COPY_TO_HOST));
+    return ddp_stream_sync(stream);
 }
 
 static inline ddp_status world_train(world_rig *g, const world_job *j, ddp_comm *comm,
@@ -228,7 +265,7 @@ static inline ddp_status world_train(world_rig *g, const world_job *j, ddp_comm 
         out->samples[step] = stats.count;
         out->grad_norms[step] = stats.grad_norm;
     }
-    return world_end(g, comm, out);
+    return world_end(g, j, comm, out);
 }
 
 static inline ddp_status world_rank(ddp_comm *comm, void *arg)
@@ -239,8 +276,13 @@ static inline ddp_status world_rank(ddp_comm *comm, void *arg)
     device.conv_algo = DDP_CONV_GEMM;
     if (run->job->device != NULL)
         device = *run->job->device;
-    DDP_TRY(ddp_device_open(ddp_device_cpu(), &device, &g.device));
-    ddp_status st = world_open_data(&g, run->job, comm);
+    const ddp_device_ops *backend = run->job->backend;
+    DDP_TRY(ddp_device_open(backend != NULL ? backend : ddp_device_cpu(), &device, &g.device));
+    const ddp_lane_opts lane = {.deterministic = true};
+    ddp_status st =
+        backend != NULL ? ddp_comm_attach(comm, g.device, ddp_lane_staged(), &lane) : DDP_OK;
+    if (st == DDP_OK)
+        st = world_open_data(&g, run->job, comm);
     if (st == DDP_OK)
         st = world_open_model(&g, run->job, comm);
     if (st == DDP_OK)
@@ -249,6 +291,7 @@ static inline ddp_status world_rank(ddp_comm *comm, void *arg)
     ddp_model_destroy(g.model);
     ddp_loader_destroy(g.loader);
     ddp_dataset_close(g.data);
+    ddp_comm_detach(comm);
     ddp_device_close(g.device);
     return st;
 }

@@ -7,6 +7,12 @@
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
+/* Lie behind one another. */
+typedef struct eval_block {
+    float *inputs;
+    int32_t *labels, *ranks;
+} eval_block;
+
 struct ddp_eval {
     ddp_model *model;
     ddp_device *device;
@@ -17,9 +23,9 @@ struct ddp_eval {
     int64_t *kept_labels;
     int64_t sample_count; /* elements of a transformed sample */
     int64_t count, blocks;
-    float *inputs;  /* one block */
-    float *scratch; /* of the transform */
-    int32_t *labels, *ranks;
+    eval_block host;         /* one block */
+    eval_block device_block; /* on the device; the same where its memory is the host's */
+    float *scratch;          /* of the transform */
     int64_t *indices;
     double *block_loss; /* [blocks] */
 };
@@ -30,14 +36,39 @@ static int64_t block_size(const ddp_eval *e, int64_t block)
     return left < DDP_EVAL_BLOCK ? left : DDP_EVAL_BLOCK;
 }
 
+static size_t block_bytes(const ddp_eval *e)
+{
+    const size_t labels = DDP_EVAL_BLOCK * sizeof(int32_t);
+    return (size_t)(DDP_EVAL_BLOCK * e->sample_count) * sizeof(float) + 2 * labels;
+}
+
+static eval_block divide(const ddp_eval *e, void *memory)
+{
+    eval_block block = {.inputs = memory};
+    block.labels = (int32_t *)(void *)(block.inputs + DDP_EVAL_BLOCK * e->sample_count);
+    block.ranks = block.labels + DDP_EVAL_BLOCK;
+    return block;
+}
+
+static ddp_status allocate_blocks(ddp_eval *e)
+{
+    void *memory;
+    DDP_TRY(ddp_device_host_alloc(e->device, block_bytes(e), &memory));
+    e->host = e->device_block = divide(e, memory);
+    if (ddp_device_is_host(e->device))
+        return DDP_OK;
+    e->device_block.inputs = NULL;
+    DDP_TRY(ddp_device_alloc(e->device, block_bytes(e), &memory));
+    e->device_block = divide(e, memory);
+    return DDP_OK;
+}
+
 static ddp_status allocate(ddp_eval *e)
 {
     size_t scratch = ddp_transform_scratch_count(e->transform, e->dataset);
-    DDP_TRY(DDP_ALLOC(e->inputs, (size_t)(DDP_EVAL_BLOCK * e->sample_count)));
+    DDP_TRY(allocate_blocks(e));
     if (scratch > 0)
         DDP_TRY(DDP_ALLOC(e->scratch, scratch));
-    DDP_TRY(DDP_ALLOC(e->labels, DDP_EVAL_BLOCK));
-    DDP_TRY(DDP_ALLOC(e->ranks, DDP_EVAL_BLOCK));
     DDP_TRY(DDP_ALLOC(e->indices, DDP_EVAL_BLOCK));
     DDP_TRY(DDP_ALLOC(e->block_loss, (size_t)e->blocks));
     /* Every rank plans both sizes, whether or not it gets the last block: planning may be
@@ -77,10 +108,11 @@ void ddp_eval_destroy(ddp_eval *e)
 {
     if (e == NULL)
         return;
-    ddp_free(e->inputs);
+    if (e->device_block.inputs != NULL && e->device_block.inputs != e->host.inputs)
+        ddp_device_free(e->device, e->device_block.inputs, block_bytes(e));
+    if (e->host.inputs != NULL)
+        ddp_device_host_free(e->device, e->host.inputs, block_bytes(e));
     ddp_free(e->scratch);
-    ddp_free(e->labels);
-    ddp_free(e->ranks);
     ddp_free(e->indices);
     ddp_free(e->block_loss);
     ddp_free(e);
@@ -93,10 +125,25 @@ static ddp_status keep_logits(ddp_eval *e, int64_t block, const float *logits)
     if (e->logits == NULL)
         return DDP_OK;
     for (int64_t i = 0; i < n; i++)
-        e->kept_labels[first + i] = e->labels[i];
+        e->kept_labels[first + i] = e->host.labels[i];
     return ddp_device_copy(e->device, ddp_device_main_stream(e->device),
                            e->logits + first * classes, logits,
                            (size_t)(n * classes) * sizeof *logits, DDP_COPY_TO_HOST);
+}
+
+/* Inputs and labels of n samples to the device, or their ranks to the host. */
+static ddp_status copy_block(ddp_eval *e, int64_t n, ddp_copy_kind kind)
+{
+    ddp_stream *stream = ddp_device_main_stream(e->device);
+    const eval_block *host = &e->host, *device = &e->device_block;
+    const size_t labels = (size_t)n * sizeof(int32_t);
+    if (host->inputs == device->inputs)
+        return DDP_OK;
+    if (kind == DDP_COPY_TO_HOST)
+        return ddp_device_copy(e->device, stream, host->ranks, device->ranks, labels, kind);
+    DDP_TRY(ddp_device_copy(e->device, stream, device->inputs, host->inputs,
+                            (size_t)(n * e->sample_count) * sizeof(float), kind));
+    return ddp_device_copy(e->device, stream, device->labels, host->labels, labels, kind);
 }
 
 /* Adds a block's hits to top[0] (first) and top[1] (first five). */
@@ -105,19 +152,22 @@ static ddp_status run_block(ddp_eval *e, int64_t block, int64_t top[2])
     int64_t n = block_size(e, block);
     for (int64_t i = 0; i < n; i++)
         e->indices[i] = block * DDP_EVAL_BLOCK + i;
-    const ddp_transform_dst samples = {e->inputs, e->labels, e->scratch};
+    const eval_block *at = &e->device_block;
+    const ddp_transform_dst samples = {e->host.inputs, e->host.labels, e->scratch};
     DDP_TRY(ddp_transform_fetch(e->transform, e->dataset, 0, e->indices, n, &samples));
-    const ddp_model_input input = {.inputs = e->inputs, .labels = e->labels, .count = n};
+    DDP_TRY(copy_block(e, n, DDP_COPY_TO_DEVICE));
+    const ddp_model_input input = {.inputs = at->inputs, .labels = at->labels, .count = n};
     const float *logits;
     DDP_TRY(ddp_model_infer(e->model, &input, &logits, &e->block_loss[block]));
     ddp_stream *stream = ddp_device_main_stream(e->device);
-    DDP_TRY(ddp_op_label_rank(e->device, stream, logits, e->labels, n, ddp_model_classes(e->model),
-                              e->ranks));
+    DDP_TRY(ddp_op_label_rank(e->device, stream, logits, at->labels, n, ddp_model_classes(e->model),
+                              at->ranks));
+    DDP_TRY(copy_block(e, n, DDP_COPY_TO_HOST));
     DDP_TRY(keep_logits(e, block, logits));
     DDP_TRY(ddp_stream_sync(stream));
     for (int64_t i = 0; i < n; i++) {
-        top[0] += e->ranks[i] < 1;
-        top[1] += e->ranks[i] < 5;
+        top[0] += e->host.ranks[i] < 1;
+        top[1] += e->host.ranks[i] < 5;
     }
     return DDP_OK;
 }
