@@ -14,9 +14,14 @@ if(NOT DDP_CUDA MATCHES "^(auto|on|off)$")
   message(FATAL_ERROR "DDP_CUDA is \"${DDP_CUDA}\"; expected auto, on or off")
 endif()
 
-# Folders that may hold include/ and lib/ of any of the parts.
+# Folders that may hold include/ and lib/ of any of the parts; those that are named go first.
 function(ddp_cuda_roots out)
-  set(roots ${CUDA_ROOT} $ENV{CUDA_HOME} $ENV{CUDA_PATH})
+  set(patterns "")
+  foreach(site ${DDP_CUDA_WHEELS})
+    list(APPEND patterns ${site}/nvidia/*)
+  endforeach()
+  file(GLOB named LIST_DIRECTORIES true ${patterns})
+  set(roots ${CUDA_ROOT} ${named} $ENV{CUDA_HOME} $ENV{CUDA_PATH})
   if(DDP_NVCC)
     get_filename_component(nvcc ${DDP_NVCC} REALPATH)
     get_filename_component(bin ${nvcc} DIRECTORY)
@@ -24,9 +29,6 @@ function(ddp_cuda_roots out)
     list(APPEND roots ${toolkit})
   endif()
   set(patterns "")
-  foreach(site ${DDP_CUDA_WHEELS})
-    list(APPEND patterns ${site}/nvidia/*)
-  endforeach()
   foreach(prefix $ENV{VIRTUAL_ENV} $ENV{CONDA_PREFIX} $ENV{HOME}/.local /usr/local /usr)
     list(APPEND patterns ${prefix}/lib/python3*/site-packages/nvidia/*
       ${prefix}/lib/python3*/dist-packages/nvidia/*)
@@ -39,7 +41,7 @@ endfunction()
 # ddp_cuda_part(NAME HEADER ROOT LIBRARY...): one of the parts. DDP_NAME_INCLUDE, DDP_NAME_LIBRARY.
 function(ddp_cuda_part name header root)
   find_path(DDP_${name}_INCLUDE ${header} HINTS ${root} ${DDP_CUDA_ROOTS} PATH_SUFFIXES include)
-  find_library(DDP_${name}_LIBRARY NAMES ${ARGN} HINTS ${root} ${DDP_CUDA_ROOTS}
+  find_library(DDP_${name}_LIBRARY NAMES ${ARGN} NAMES_PER_DIR HINTS ${root} ${DDP_CUDA_ROOTS}
     PATH_SUFFIXES lib64 lib)
   mark_as_advanced(DDP_${name}_INCLUDE DDP_${name}_LIBRARY)
   foreach(kind INCLUDE LIBRARY)
