@@ -111,12 +111,20 @@ typedef struct ddp_lane_opts {
     bool deterministic; /* only algorithms that give the same bits each time */
 } ddp_lane_opts;
 DDP_API const ddp_lane_ops *ddp_lane_staged(void);
+/* By messages from and into device memory; only where ddp_comm_device_aware(). Sums over shards in
+ * order are none of its works. */
+DDP_API const ddp_lane_ops *ddp_lane_direct(void);
+/* Whether the library behind the communicator says that it takes device memory. */
+DDP_API bool ddp_comm_device_aware(const ddp_comm *comm);
 
 /* Collective. From now on ddp_comm_mem_alloc() gives memory of the device, and works that name a
  * stream are carried by the lane: sums (in any order), and broadcasts, of f32 and bf16. Device and
  * communicator have one rank's thread in common. Before the first ddp_comm_mem_alloc(). */
 DDP_CALL ddp_status ddp_comm_attach(ddp_comm *comm, ddp_device *device, const ddp_lane_ops *ops,
                                     const ddp_lane_opts *opts);
+/* Collective. Sends a pattern through the lane and back to host memory; DDP_ERR_COMM if other bytes
+ * arrive on any rank. */
+DDP_CALL ddp_status ddp_comm_probe_lane(ddp_comm *comm);
 /* Local. When all works are done and before the device is closed. Frees what is left of the
  * device memory that ddp_comm_mem_alloc() gave. */
 DDP_API void ddp_comm_detach(ddp_comm *comm);

@@ -39,6 +39,12 @@ typedef enum ddp_lr_scale {
     DDP_LR_SCALE_SQRT
 } ddp_lr_scale;
 
+/* --mpi-device-buffers: may messages be sent from GPU memory itself? */
+typedef enum ddp_device_buffers {
+    DDP_DEVICE_BUFFERS_AUTO,
+    DDP_DEVICE_BUFFERS_ON,
+    DDP_DEVICE_BUFFERS_OFF
+} ddp_device_buffers;
 typedef enum ddp_bind { DDP_BIND_AUTO, DDP_BIND_NONE } ddp_bind;
 typedef enum ddp_precision { DDP_PRECISION_FP32, DDP_PRECISION_BF16 } ddp_precision;
 
@@ -54,7 +60,8 @@ typedef struct ddp_run_opts {
         *dump_logits, *freeze, *rank_weights;
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks;
-    int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, bind;
+    int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, bind,
+        mpi_device_buffers;
     double lr_base_batch, val_split, comm_timeout, mixup;
     bool drop_last, eval_only, init_partial, quiet, sync_bn, share_device, exact;
 } ddp_run_opts;

@@ -62,6 +62,14 @@ static void combine(const ddp_coll *coll, void *dst, const void *src, size_t cou
                                   .count = count});
 }
 
+static ddp_status add_arrival(ddpi_algo *a, void *dst, const void *src, size_t count)
+{
+    if (a->combine != NULL)
+        return a->combine(a->combine_arg, a, dst, src, count);
+    combine(&a->work->coll, dst, src, count);
+    return DDP_OK;
+}
+
 /* ---- messages ---- */
 
 ddp_status ddpi_algo_send(ddpi_algo *a, int to, const void *buf, size_t bytes,
@@ -104,6 +112,20 @@ ddp_status ddpi_algo_wait(ddpi_algo *a, ddpi_request *requests, int count)
             return DDP_OK;
         if (moved)
             round = 0;
+        DDP_TRY(ddpi_algo_check(a));
+        a->transport->idle(a->self, round++);
+    }
+}
+
+ddp_status ddpi_algo_await(ddpi_algo *a, ddp_event *event)
+{
+    unsigned round = 0;
+    bool done = false;
+
+    for (;;) {
+        DDP_TRY(ddp_event_query(event, &done));
+        if (done)
+            return DDP_OK;
         DDP_TRY(ddpi_algo_check(a));
         a->transport->idle(a->self, round++);
     }
@@ -188,8 +210,8 @@ ddp_status ddpi_algo_reduce(ddpi_algo *a, const ddpi_flow *flow)
         half *h = &halves[now];
         DDP_TRY(half_start(a, flow, &send, &recv, &halves[!now], a->scratch[!now]));
         DDP_TRY(ddpi_algo_wait(a, h->requests, 2));
-        combine(coll, (char *)coll->buf + h->recv.lo, a->scratch[now],
-                (h->recv.hi - h->recv.lo) / item_bytes);
+        DDP_TRY(add_arrival(a, (char *)coll->buf + h->recv.lo, a->scratch[now],
+                            (h->recv.hi - h->recv.lo) / item_bytes));
     }
     return DDP_OK;
 }

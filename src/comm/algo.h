@@ -24,6 +24,10 @@ typedef struct ddpi_algo {
     void *scratch[2];       /* DDPI_SEGMENT_BYTES each */
     ddpi_request *requests; /* 2 * world */
     ddpi_engine *engine;    /* for ddpi_algo_check() */
+    /* dst += src where buffers and scratch are not host memory; returns when it is done. NULL: they
+     * are. */
+    ddp_status (*combine)(void *arg, struct ddpi_algo *a, void *dst, const void *src, size_t count);
+    void *combine_arg;
     uint64_t bytes_sent;
 } ddpi_algo;
 
@@ -43,6 +47,8 @@ DDP_INNER ddp_status ddpi_algo_send(ddpi_algo *a, int to, const void *buf, size_
                                     ddpi_request *request);
 DDP_INNER ddp_status ddpi_algo_recv(ddpi_algo *a, int from, void *buf, size_t bytes,
                                     ddpi_request *request);
+/* Waits for an event of a device. */
+DDP_INNER ddp_status ddpi_algo_await(ddpi_algo *a, ddp_event *event);
 /* Waits for all of them. */
 DDP_INNER ddp_status ddpi_algo_wait(ddpi_algo *a, ddpi_request *requests, int count);
 /* The work's buffer: sends one range and replaces another. */

@@ -78,7 +78,14 @@ static ddp_status check_coll(const ddp_comm *comm, const ddp_coll *coll)
         return DDP_FAIL(DDP_ERR_UNSUPPORTED,
                         "%s: this --allreduce does not keep the order of sums over shards",
                         coll->what);
-    return ddpi_parts_check(coll, comm->world);
+    DDP_TRY(ddpi_parts_check(coll, comm->world));
+    if (coll->stream != NULL && coll->shards > 0 &&
+        ddpi_parts_most(coll, comm->world) > comm->lane->ops->max_parts)
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED,
+                        "%s: the %s lane does not keep the order of sums over %lld shards of a "
+                        "rank",
+                        coll->what, comm->lane->ops->name, (long long)coll->shards);
+    return DDP_OK;
 }
 
 static void run_local(ddp_comm *comm, ddp_work *work)

@@ -72,11 +72,12 @@ struct ddp_comm {
     ddpi_watchdog *watchdog;
     ddpi_board *board;
     ddpi_segment *segments;
-    ddpi_lane *lane; /* NULL: host memory only */
-    int windows;     /* segments that the group knows */
-    bool crowded;    /* the node has more ranks than processors */
-    int fail_state;  /* __atomic: enum in failure.c */
-    bool heard;      /* __atomic: the cause is another rank's, which tells it to everybody */
+    ddpi_lane *lane;   /* NULL: host memory only */
+    int windows;       /* segments that the group knows */
+    bool device_aware; /* the backend's word: messages may lie in device memory */
+    bool crowded;      /* the node has more ranks than processors */
+    int fail_state;    /* __atomic: enum in failure.c */
+    bool heard;        /* __atomic: the cause is another rank's, which tells it to everybody */
     ddp_status cause_status;
     char cause[DDPI_CAUSE_BYTES];
     void (*on_failure)(void *arg, const char *cause); /* __atomic; NULL: nobody */

@@ -6,7 +6,11 @@
 #include "comm/lane.h"
 
 #include "comm/comm_impl.h"
+#include "ddp/memory.h"
 #include "ddp/thread.h"
+
+/* Sums of the pattern are exact; long enough for every algorithm that goes by size. */
+enum { PROBE_COUNT = 70001 };
 
 #define SLICE_NS ((int64_t)20000000) /* of waiting for an event, between looks for a failure */
 
@@ -55,12 +59,81 @@ const char *ddp_comm_lane_name(const ddp_comm *comm)
     return comm->lane != NULL ? comm->lane->ops->name : NULL;
 }
 
+bool ddp_comm_device_aware(const ddp_comm *comm)
+{
+    return comm->device_aware;
+}
+
+/* ---- does it keep its word? ---- */
+
+static float pattern(int rank, size_t i)
+{
+    return (float)((i * 7 + (size_t)rank * 13) % 127);
+}
+
+static ddp_status send_round(ddp_comm *comm, ddp_stream *stream, void *memory)
+{
+    ddp_coll coll = {.kind = DDP_COLL_ALLREDUCE,
+                     .dtype = DDP_F32,
+                     .op = DDP_REDUCE_SUM,
+                     .buf = memory,
+                     .stream = stream,
+                     .count = PROBE_COUNT,
+                     .bucket = -1,
+                     .what = "probe of device memory"};
+    ddp_work work;
+
+    DDP_TRY(ddp_comm_submit(comm, &coll, &work));
+    return ddp_work_wait(&work);
+}
+
+static ddp_status probe(ddp_comm *comm, float *host, void *memory)
+{
+    ddp_device *device = comm->lane->device;
+    ddp_stream *stream = ddp_device_main_stream(device);
+    const size_t bytes = PROBE_COUNT * sizeof *host;
+
+    for (size_t i = 0; i < PROBE_COUNT; i++)
+        host[i] = pattern(comm->rank, i);
+    DDP_TRY(ddp_device_copy(device, stream, memory, host, bytes, DDP_COPY_TO_DEVICE));
+    DDP_TRY(send_round(comm, stream, memory));
+    DDP_TRY(ddp_device_copy(device, stream, host, memory, bytes, DDP_COPY_TO_HOST));
+    DDP_TRY(ddp_stream_sync(stream));
+    for (size_t i = 0; i < PROBE_COUNT; i++) {
+        float want = 0;
+        for (int r = 0; r < comm->world; r++)
+            want += pattern(r, i);
+        if (host[i] != want)
+            return DDP_FAIL(DDP_ERR_COMM,
+                            "messages from device memory bring wrong bytes (element %zu of a sum "
+                            "is %g, not %g)",
+                            i, (double)host[i], (double)want);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_comm_probe_lane(ddp_comm *comm)
+{
+    float *host = NULL;
+    void *memory = NULL;
+    ddp_status status = DDP_ALLOC(host, PROBE_COUNT);
+
+    status = ddp_comm_agree(comm, status, "probe device memory");
+    if (status == DDP_OK)
+        status = ddp_comm_mem_alloc(comm, PROBE_COUNT * sizeof *host, &memory);
+    if (status == DDP_OK)
+        status = ddp_comm_agree(comm, probe(comm, host, memory), "probe device memory");
+    ddp_comm_mem_free(comm, memory);
+    ddp_free(host);
+    return status;
+}
+
 bool ddpi_lane_takes(const ddp_coll *coll)
 {
     const bool sums = coll->kind == DDP_COLL_ALLREDUCE || coll->kind == DDP_COLL_REDUCE_OWNED ||
                       coll->kind == DDP_COLL_REDUCE;
 
-    return (coll->dtype == DDP_F32 || coll->dtype == DDP_BF16) && coll->shards == 0 &&
+    return (coll->dtype == DDP_F32 || coll->dtype == DDP_BF16) &&
            (coll->kind == DDP_COLL_BROADCAST || (sums && coll->op == DDP_REDUCE_SUM));
 }
 

@@ -19,6 +19,9 @@ typedef struct ddpi_lane {
 
 struct ddp_lane_ops {
     const char *name; /* "nccl", "staged" */
+    /* Partial sums of a rank that it adds in the order of all ranks' shards (parts.h); 0: it keeps
+     * no order. */
+    int max_parts;
     /* Collective. May fail on one rank alone: ddp_comm_attach() agrees, and closes the others'. */
     ddp_status (*open)(ddp_comm *comm, ddp_device *device, const ddp_lane_opts *opts,
                        ddpi_lane **lane_out);

@@ -8,12 +8,16 @@
  * Threads: submit records an event of the work's stream in the rank's thread, and takes one of a
  * fixed number of them; the engine's thread does all else and gives the event back by counting
  * `finished`, an atomic. It polls the device's events, and between looks for failures and deadlines
- * as it does while it waits for messages. */
+ * as it does while it waits for messages.
+ *
+ * The direct lane is the same but for the buffers: messages are given device memory itself
+ * (lane_direct.c). */
 #include "comm/lane_staged.h"
 
 #include <stdio.h>
 
 #include "comm/comm_impl.h"
+#include "comm/lane_direct.h"
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
@@ -34,6 +38,7 @@ typedef struct staged_lane {
     ddpi_lane base;
     ddp_stream *down, *up;
     buffer buffers[BUFFERS];
+    ddpi_direct *direct;     /* NULL: works go through the buffers */
     ddp_event *ready[WORKS]; /* of the work's stream, from submit to the end of the work */
     uint64_t submitted;
     uint64_t finished; /* __atomic */
@@ -96,20 +101,6 @@ static ddp_status store(const passage *p, size_t index)
     return ddp_event_record(b->up, lane->up);
 }
 
-static ddp_status await(const passage *p, ddp_event *event)
-{
-    unsigned round = 0;
-    bool done = false;
-
-    for (;;) {
-        DDP_TRY(ddp_event_query(event, &done));
-        if (done)
-            return DDP_OK;
-        DDP_TRY(ddpi_algo_check(p->algo));
-        p->algo->transport->idle(p->algo->self, round++);
-    }
-}
-
 /* Takes a chunk in its buffer through the ranks. */
 static ddp_status exchange(const passage *p, size_t index)
 {
@@ -118,7 +109,7 @@ static ddp_status exchange(const passage *p, size_t index)
     ddp_work piece = *p->work;
 
     /* Who does not load must not write into what is still on its way up. */
-    DDP_TRY(await(p, p->loads ? b->down : b->up));
+    DDP_TRY(ddpi_algo_await(p->algo, p->loads ? b->down : b->up));
     piece.coll.buf = b->memory;
     piece.coll.count = range.hi - range.lo;
     p->algo->work = &piece;
@@ -141,8 +132,14 @@ static ddp_status run_chunks(const passage *p, ddp_event *ready)
         DDP_TRY(load(p, i + AHEAD));
     }
     for (size_t i = 0; i < BUFFERS; i++)
-        DDP_TRY(await(p, p->lane->buffers[i].up));
-    return await(p, ready);
+        DDP_TRY(ddpi_algo_await(p->algo, p->lane->buffers[i].up));
+    return ddpi_algo_await(p->algo, ready);
+}
+
+static ddp_status run_direct(const passage *p, ddp_event *ready)
+{
+    DDP_TRY(ddpi_algo_await(p->algo, ready));
+    return ddpi_direct_run(p->lane->direct, p->algo, p->lane->base.comm->opts.allreduce);
 }
 
 /* The caller may free its buffers once a work has failed, so copies must have come to an end. */
@@ -173,7 +170,8 @@ ddp_status ddpi_lane_staged_run(ddpi_lane *base, ddpi_algo *algo)
 
     p.chunk = CHUNK_BYTES / p.item_bytes;
     p.count = (coll->count + p.chunk - 1) / p.chunk;
-    const ddp_status status = run_chunks(&p, lane->ready[work->lane_slot]);
+    const ddp_status status = lane->direct != NULL ? run_direct(&p, lane->ready[work->lane_slot])
+                                                   : run_chunks(&p, lane->ready[work->lane_slot]);
     if (status != DDP_OK) {
         /* The message of the first failure is the one to keep. */
         char message[sizeof work->message];
@@ -248,6 +246,7 @@ static void close_lane(ddpi_lane *base)
 {
     staged_lane *lane = staged_of(base);
 
+    ddpi_direct_destroy(lane->direct);
     ddp_stream_destroy(lane->down);
     ddp_stream_destroy(lane->up);
     for (int i = 0; i < WORKS; i++)
@@ -278,15 +277,16 @@ static ddp_status open_parts(staged_lane *lane)
     return DDP_OK;
 }
 
-static ddp_status open_lane(ddp_comm *comm, ddp_device *device, const ddp_lane_opts *opts,
+static ddp_status open_with(const ddp_lane_ops *ops, ddp_comm *comm, ddp_device *device,
                             ddpi_lane **lane_out)
 {
     staged_lane *lane;
 
-    (void)opts; /* the algorithms' order of additions is always the same */
     DDP_TRY(DDP_ALLOC(lane, 1));
-    lane->base = (ddpi_lane){.ops = ddp_lane_staged(), .comm = comm, .device = device};
+    lane->base = (ddpi_lane){.ops = ops, .comm = comm, .device = device};
     ddp_status status = open_parts(lane);
+    if (status == DDP_OK && ops == ddp_lane_direct())
+        status = ddpi_direct_create(device, &lane->direct);
     if (status != DDP_OK) {
         close_lane(&lane->base);
         return status;
@@ -295,18 +295,36 @@ static ddp_status open_lane(ddp_comm *comm, ddp_device *device, const ddp_lane_o
     return DDP_OK;
 }
 
+/* Of either lane the algorithms' order of additions is always the same. */
+static ddp_status open_staged(ddp_comm *comm, ddp_device *device, const ddp_lane_opts *opts,
+                              ddpi_lane **lane_out)
+{
+    (void)opts;
+    return open_with(ddp_lane_staged(), comm, device, lane_out);
+}
+
+static ddp_status open_direct(ddp_comm *comm, ddp_device *device, const ddp_lane_opts *opts,
+                              ddpi_lane **lane_out)
+{
+    (void)opts;
+    return open_with(ddp_lane_direct(), comm, device, lane_out);
+}
+
+#define OPS(lane_name, parts, open_fn)                                                             \
+    {                                                                                              \
+        .name = (lane_name), .max_parts = (parts), .open = (open_fn), .mem_alloc = mem_alloc,      \
+        .mem_free = mem_free, .submit = submit, .poll = poll_work, .join = join,                   \
+        .abort = abort_works, .close = close_lane                                                  \
+    }
+
 const ddp_lane_ops *ddp_lane_staged(void)
 {
-    static const ddp_lane_ops ops = {
-        .name = "staged",
-        .open = open_lane,
-        .mem_alloc = mem_alloc,
-        .mem_free = mem_free,
-        .submit = submit,
-        .poll = poll_work,
-        .join = join,
-        .abort = abort_works,
-        .close = close_lane,
-    };
+    static const ddp_lane_ops ops = OPS("staged", 1, open_staged);
+    return &ops;
+}
+
+const ddp_lane_ops *ddp_lane_direct(void)
+{
+    static const ddp_lane_ops ops = OPS("direct", 0, open_direct);
     return &ops;
 }

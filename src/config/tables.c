@@ -198,6 +198,9 @@ static const ddp_option comm_options[] = {
      "Algorithm of gradient sums"},
     {"grad-dtype", DDP_OPT_CHOICE, AT(run.grad_dtype), 0, 0, "fp32|bf16", NULL,
      "What gradients travel as between ranks; bf16: half the bytes, rounded to 8 bits"},
+    {"mpi-device-buffers", DDP_OPT_CHOICE, AT(run.mpi_device_buffers), 0, 0, "auto|on|off", NULL,
+     "--comm mpi on GPUs: send from their memory itself, or (off) by way of host memory; auto: "
+     "itself where MPI says that it can and a probe agrees"},
     {"first-bucket-mb", DDP_OPT_DOUBLE, AT(reducer.first_bucket_mb), 1e-3, 65536, NULL, "MIB",
      "Size of the first gradient bucket"},
     {"bucket-cap-mb", DDP_OPT_DOUBLE, AT(reducer.bucket_cap_mb), 1e-3, 65536, NULL, "MIB",

@@ -47,6 +47,10 @@ static ddp_status check_comm(const ddp_config *config)
     if (run->comm == DDP_COMM_NCCL && run->device == DDP_DEVICE_CPU)
         return USAGE("option --comm: found nccl with --device cpu, expected --device cuda or "
                      "--comm mpi");
+    if (run->mpi_device_buffers == DDP_DEVICE_BUFFERS_ON &&
+        (run->comm == DDP_COMM_NCCL || run->comm == DDP_COMM_LOOPBACK))
+        return USAGE("option --mpi-device-buffers: found on with another communicator, expected "
+                     "--comm mpi");
     if (run->comm == DDP_COMM_NCCL && run->share_device)
         return USAGE("option --comm: found nccl with --share-device, expected auto or mpi (NCCL "
                      "needs a GPU for each rank)");

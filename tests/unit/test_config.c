@@ -112,6 +112,7 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--input-size -1", "input-size");
     refused("--batch-size 8 --batch-per-rank 2", "one of the two");
     refused("--comm mpi --loopback-ranks 2", "--comm loopback");
+    refused("--comm nccl --mpi-device-buffers on", "expected --comm mpi");
     refused("--comm nccl --device cpu", "expected --device cuda");
     refused("--comm nccl --share-device", "a GPU for each rank");
     refused("--allreduce shm --no-shared-memory", "another algorithm");

@@ -91,9 +91,11 @@ static ddp_status do_all_kinds(ddp_comm *comm, void *arg)
     const ddp_dtype types[] = {DDP_F32, DDP_BF16};
     const int world = ddp_comm_world(comm);
     place at;
-    (void)arg;
-    DDP_TRY(enter(comm, ddp_lane_staged(), &at));
-    EXPECT(ddp_comm_has_lane(comm) && strcmp(ddp_comm_lane_name(comm), "staged") == 0);
+    const char *name = arg;
+    const bool direct = strcmp(name, "direct") == 0;
+    DDP_TRY(enter(comm, direct ? ddp_lane_direct() : ddp_lane_staged(), &at));
+    EXPECT(ddp_comm_has_lane(comm) && strcmp(ddp_comm_lane_name(comm), name) == 0);
+    DDP_TRY(ddp_comm_probe_lane(comm));
     for (size_t k = 0; k < 4; k++)
         for (size_t c = 0; c < (world == 2 ? 5 : 4); c++)
             for (size_t t = 0; t < (c < 4 ? 2 : 1); t++) /* the largest once */
@@ -112,7 +114,54 @@ static void staged_works_give_every_rank_its_result(void **state)
 {
     (void)state;
     for (int world = 1; world <= 3; world++)
-        run_opts(world, 60000, do_all_kinds, NULL);
+        run_opts(world, 60000, do_all_kinds, (void *)"staged");
+}
+
+/* Messages of this transport may lie in the device's memory, as it is the host's. */
+static void direct_works_give_every_rank_its_result(void **state)
+{
+    const ddp_allreduce_algo algos[] = {DDP_ALLREDUCE_AUTO, DDP_ALLREDUCE_RING, DDP_ALLREDUCE_TREE,
+                                        DDP_ALLREDUCE_RHD, DDP_ALLREDUCE_ROOT};
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        for (size_t i = 0; i < (world < 3 ? 1 : sizeof algos / sizeof *algos); i++) {
+            ddp_comm_opts opts = DDP_COMM_OPTS_DEFAULTS;
+            opts.exit_on_failure = false;
+            opts.allreduce = algos[i];
+            CHECK_OK(run_ranks(&opts, world, do_all_kinds, (void *)"direct"));
+        }
+}
+
+/* One partial sum a rank goes through host memory in order; what has several is refused, and so is
+ * any order of messages from device memory. */
+static ddp_status do_ordered(ddp_comm *comm, void *arg)
+{
+    ddp_coll coll = {.kind = DDP_COLL_REDUCE_OWNED, .dtype = DDP_F32, .count = 1000};
+    place at;
+    ddp_work work;
+    (void)arg;
+    DDP_TRY(enter(comm, ddp_lane_staged(), &at));
+    coll.shards = 4;
+    DDP_TRY(run_one(comm, &at, coll));
+    coll.stream = at.stream;
+    coll.shards = 3; /* 0-1 and 2; 3 and 4-5 */
+    coll.part_stride = 1000;
+    DDP_TRY(expect_failure(ddp_comm_submit(comm, &coll, &work), DDP_ERR_UNSUPPORTED,
+                           "staged lane does not keep the order of sums over 3 shards"));
+    leave(comm, &at);
+    DDP_TRY(enter(comm, ddp_lane_direct(), &at));
+    coll.stream = at.stream;
+    coll.shards = 4;
+    DDP_TRY(expect_failure(ddp_comm_submit(comm, &coll, &work), DDP_ERR_UNSUPPORTED,
+                           "direct lane does not keep the order"));
+    leave(comm, &at);
+    return DDP_OK;
+}
+
+static void lanes_keep_an_order_or_refuse(void **state)
+{
+    (void)state;
+    run_opts(2, 60000, do_ordered, NULL);
 }
 
 /* More at a time than the lane has events, each behind its own value on the stream. */
@@ -227,13 +276,6 @@ static ddp_status do_refused(ddp_comm *comm, void *arg)
         DDP_TRY(expect_failure(ddp_comm_submit(comm, &coll, &work), DDP_ERR_UNSUPPORTED,
                                "odd one: no such collective on device memory"));
     }
-    /* A lane's order of additions is its own. */
-    coll.kind = DDP_COLL_REDUCE_OWNED;
-    coll.dtype = DDP_F32;
-    coll.op = DDP_REDUCE_SUM;
-    coll.shards = 2;
-    DDP_TRY(expect_failure(ddp_comm_submit(comm, &coll, &work), DDP_ERR_UNSUPPORTED, "odd one"));
-    coll.shards = 0;
     ddp_comm_detach(comm);
     coll.kind = DDP_COLL_ALLREDUCE;
     coll.dtype = DDP_F32;
@@ -377,6 +419,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(staged_works_give_every_rank_its_result),
+        cmocka_unit_test(direct_works_give_every_rank_its_result),
+        cmocka_unit_test(lanes_keep_an_order_or_refuse),
         cmocka_unit_test(many_works_keep_their_order),
         cmocka_unit_test(joined_streams_see_the_result),
         cmocka_unit_test(other_works_are_refused),

@@ -78,9 +78,9 @@ static void polled_close(ddpi_lane *lane)
 
 static const ddp_lane_ops *polled(void)
 {
-    static const ddp_lane_ops ops = {"polled",    polled_open,   polled_alloc,
-                                     polled_free, polled_submit, polled_poll,
-                                     polled_join, polled_abort,  polled_close};
+    static const ddp_lane_ops ops = {
+        "polled",      0,           polled_open, polled_alloc, polled_free,
+        polled_submit, polled_poll, polled_join, polled_abort, polled_close};
     return &ops;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/mpi/mpi_device.h"
 #include "comm/mpi/mpi_impl.h"
 #include "comm/mpi/mpi_launch.h"
 #include "ddp/log.h"
@@ -103,6 +104,7 @@ static void describe(ddp_comm *base)
     for (char *at = version; (at = strchr(at, '\t')) != NULL;)
         *at = ' ';
     snprintf(base->library, sizeof base->library, "%.*s", (int)sizeof base->library - 1, version);
+    base->device_aware = ddpi_mpi_device_aware();
     if (gethostname(base->host, sizeof base->host - 1) != 0)
         snprintf(base->host, sizeof base->host, "unknown host");
 }

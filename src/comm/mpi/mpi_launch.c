@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/mpi/mpi_device.h"
+
 /* 0: not set, or not a number. */
 static long number_of(const char *variable)
 {
@@ -22,6 +24,9 @@ void ddpi_mpi_tune(void)
     const char *world = getenv("OMPI_COMM_WORLD_SIZE");
 
     if (local == NULL || world == NULL || strcmp(local, world) != 0)
+        return;
+    /* That of shared memory knows no GPU. */
+    if (ddpi_mpi_may_be_device_aware())
         return;
     if (getenv("OMPI_MCA_pml") != NULL || getenv("OMPI_MCA_btl") != NULL)
         return;

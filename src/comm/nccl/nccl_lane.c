@@ -5,7 +5,7 @@
  * waits where it asks to. Which times the events stand for follows from an anchor, an event whose
  * place on the host's clock is known: each completed collective becomes the next anchor, since a
  * distance between far events has few digits. Rank's thread only, except abort. */
-#include <string.h>
+#include <limits.h>
 
 #include "comm/nccl/nccl_impl.h"
 #include "ddp/memory.h"
@@ -264,6 +264,7 @@ void ddpi_nccl_free_memories(ddpi_nccl *n)
 const struct ddp_lane_ops *ddpi_lane_nccl(void)
 {
     static const ddp_lane_ops ops = {.name = "nccl",
+                                     .max_parts = INT_MAX,
                                      .open = ddpi_nccl_open,
                                      .mem_alloc = lane_mem_alloc,
                                      .mem_free = lane_mem_free,
