@@ -64,6 +64,21 @@ ddp_status ddpi_place_check(const ddpi_rank_info *ranks, int world, bool may_sha
                     a, ranks[a].host, b, ranks[b].host, ranks[a].gpu.pci, ranks[a].gpu.uuid);
 }
 
+static ddp_status by_messages(const ddpi_lane_wish *wish, ddpi_lane_choice *choice_out)
+{
+    const bool can = wish->aware && !wish->exact;
+
+    if (wish->buffers == DDP_DEVICE_BUFFERS_ON && !can)
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED,
+                        "option --mpi-device-buffers: found on where %s; "
+                        "expected auto or off",
+                        wish->exact ? "sums must keep an order, which only host memory does"
+                                    : "this MPI library does not take GPU memory");
+    *choice_out =
+        can && wish->buffers != DDP_DEVICE_BUFFERS_OFF ? DDPI_LANE_DIRECT : DDPI_LANE_STAGED;
+    return DDP_OK;
+}
+
 ddp_status ddpi_place_lane(const ddpi_lane_wish *wish, ddpi_lane_choice *choice_out)
 {
     const bool asked = wish->comm == DDP_COMM_NCCL;
@@ -79,10 +94,11 @@ ddp_status ddpi_place_lane(const ddpi_lane_wish *wish, ddpi_lane_choice *choice_
                                              "NCCL, expected --comm mpi");
     if (!wish->cuda)
         *choice_out = DDPI_LANE_NONE;
-    else if (asked || (wish->comm == DDP_COMM_AUTO && !wish->shared && wish->nccl))
+    else if (asked || (wish->comm == DDP_COMM_AUTO && !wish->shared && wish->nccl &&
+                       wish->buffers != DDP_DEVICE_BUFFERS_ON))
         *choice_out = DDPI_LANE_NCCL;
     else
-        *choice_out = DDPI_LANE_STAGED;
+        return by_messages(wish, choice_out);
     return DDP_OK;
 }
 

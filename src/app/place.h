@@ -26,9 +26,14 @@ typedef struct ddpi_lane_wish {
     int comm;    /* --comm: ddp_comm_choice */
     bool shared; /* two ranks on one GPU */
     bool nccl;   /* the module has it */
+    int buffers; /* --mpi-device-buffers: ddp_device_buffers */
+    bool aware;  /* the MPI library of every rank takes device memory */
+    bool exact;  /* sums have an order */
 } ddpi_lane_wish;
 
-/* DDP_ERR_USAGE or DDP_ERR_UNSUPPORTED say why --comm nccl cannot be had. */
+/* DDP_ERR_USAGE or DDP_ERR_UNSUPPORTED say why --comm nccl or --mpi-device-buffers on cannot be
+ * had.
+ */
 DDP_INNER ddp_status ddpi_place_lane(const ddpi_lane_wish *wish, ddpi_lane_choice *choice_out);
 
 /* The table of all ranks for the log: host, rank, GPU, cores, interface. The caller frees it. */

@@ -41,6 +41,7 @@ typedef struct ddpi_rank_info {
 typedef enum ddpi_lane_choice {
     DDPI_LANE_NONE,   /* they are host memory: the communicator itself */
     DDPI_LANE_STAGED, /* copied to host memory and back */
+    DDPI_LANE_DIRECT, /* messages from and into device memory */
     DDPI_LANE_NCCL
 } ddpi_lane_choice;
 
@@ -133,6 +134,8 @@ DDP_INNER ddp_status ddpi_run_finish(ddpi_run *run);         /* records.c */
 DDP_INNER ddp_status ddpi_run_share_info(ddpi_run *run);
 /* Collective. Device, GPU and lane, from run->ranks, which then has the GPUs, too. */
 DDP_INNER ddp_status ddpi_run_choose_device(ddpi_run *run);
+/* Collective. Attaches the lane to the communicator, before anything asks that for memory. */
+DDP_INNER ddp_status ddpi_run_attach_lane(ddpi_run *run);
 /* Rank 0 logs where all ranks are. */
 DDP_INNER ddp_status ddpi_run_log_places(const ddpi_run *run);
 void ddpi_run_close_data(ddpi_run *run);

@@ -123,11 +123,17 @@ static void bind_near(ddpi_run *run)
 static ddp_status choose_lane(ddpi_run *run)
 {
     const ddp_run_opts *opts = &run->config.run;
+    int32_t aware = ddp_comm_device_aware(run->comm);
     int a, b;
+    DDP_TRY(ddp_comm_allreduce(run->comm, &aware, 1, DDP_I32, DDP_REDUCE_MIN, "device buffers"));
     const ddpi_lane_wish wish = {.cuda = run->place.cuda != NULL,
                                  .comm = opts->comm,
                                  .shared = ddpi_place_find_shared(run->ranks, run->world, &a, &b),
-                                 .nccl = run->place.cuda != NULL && run->place.cuda->lane != NULL};
+                                 .nccl = run->place.cuda != NULL && run->place.cuda->lane != NULL,
+                                 .buffers = opts->mpi_device_buffers,
+                                 .aware = aware != 0,
+                                 .exact =
+                                     run->config.device.deterministic || run->config.reducer.exact};
 
     return ddpi_place_lane(&wish, &run->place.lane);
 }
@@ -145,6 +151,38 @@ ddp_status ddpi_run_choose_device(ddpi_run *run)
     DDP_TRY(ddpi_place_check(run->ranks, run->world, run->config.run.share_device));
     DDP_TRY(choose_lane(run));
     return run->place.lane == DDPI_LANE_NCCL ? compare_variables(run) : DDP_OK;
+}
+
+static const ddp_lane_ops *lane_ops(const ddpi_run *run)
+{
+    if (run->place.lane == DDPI_LANE_NCCL)
+        return run->place.cuda->lane();
+    return run->place.lane == DDPI_LANE_DIRECT ? ddp_lane_direct() : ddp_lane_staged();
+}
+
+static ddp_status attach(ddpi_run *run)
+{
+    const ddp_lane_opts opts = {.deterministic = run->config.device.deterministic};
+
+    return ddp_comm_attach(run->comm, run->net.device, lane_ops(run), &opts);
+}
+
+ddp_status ddpi_run_attach_lane(ddpi_run *run)
+{
+    if (run->place.lane == DDPI_LANE_NONE)
+        return DDP_OK;
+    DDP_TRY(attach(run));
+    if (run->place.lane != DDPI_LANE_DIRECT)
+        return DDP_OK;
+    ddp_status st = ddp_comm_probe_lane(run->comm);
+    if (st == DDP_OK || st != DDP_ERR_COMM ||
+        run->config.run.mpi_device_buffers == DDP_DEVICE_BUFFERS_ON)
+        return st;
+    if (run->rank == 0)
+        ddp_warn("gradients go through host memory: %s", ddp_status_message());
+    ddp_comm_detach(run->comm);
+    run->place.lane = DDPI_LANE_STAGED;
+    return attach(run);
 }
 
 /* On CPUs there is little in it that the launch did not say. */

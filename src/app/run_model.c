@@ -73,18 +73,6 @@ static ddp_status freeze(ddpi_run *run)
     return ddp_param_table_freeze(ddp_model_params(run->net.model), patterns);
 }
 
-/* Before anything asks the communicator for memory. */
-static ddp_status attach_lane(ddpi_run *run)
-{
-    const ddp_lane_opts opts = {.deterministic = run->config.device.deterministic};
-
-    if (run->place.lane == DDPI_LANE_NONE)
-        return DDP_OK;
-    return ddp_comm_attach(
-        run->comm, run->net.device,
-        run->place.lane == DDPI_LANE_NCCL ? run->place.cuda->lane() : ddp_lane_staged(), &opts);
-}
-
 ddp_status ddpi_run_open_model(ddpi_run *run)
 {
     const ddp_device_ops *ops =
@@ -95,7 +83,7 @@ ddp_status ddpi_run_open_model(ddpi_run *run)
     run->config.device.choose = choose;
     run->config.device.choose_arg = run;
     DDP_TRY(ddp_device_open(ops, &run->config.device, &run->net.device));
-    DDP_TRY(attach_lane(run));
+    DDP_TRY(ddpi_run_attach_lane(run));
     DDP_TRY(ddp_model_create(def, &run->config.model, run->net.device, &run->net.model));
     if (run->config.run.eval_only)
         return DDP_OK;

@@ -90,18 +90,26 @@ static void the_lane_follows_options_and_places(void **state)
 {
     (void)state;
     const struct {
-        ddpi_lane_wish wish; /* cuda, comm, shared, nccl */
+        ddpi_lane_wish wish; /* cuda, comm, shared, nccl, buffers */
         ddpi_lane_choice want;
     } cases[] = {
-        {{false, DDP_COMM_AUTO, false, false}, DDPI_LANE_NONE},
-        {{false, DDP_COMM_MPI, false, false}, DDPI_LANE_NONE},
-        {{false, DDP_COMM_LOOPBACK, false, false}, DDPI_LANE_NONE},
-        {{true, DDP_COMM_AUTO, false, true}, DDPI_LANE_NCCL},
-        {{true, DDP_COMM_AUTO, true, true}, DDPI_LANE_STAGED},
-        {{true, DDP_COMM_AUTO, false, false}, DDPI_LANE_STAGED},
-        {{true, DDP_COMM_MPI, false, true}, DDPI_LANE_STAGED},
-        {{true, DDP_COMM_LOOPBACK, false, true}, DDPI_LANE_STAGED},
-        {{true, DDP_COMM_NCCL, false, true}, DDPI_LANE_NCCL},
+        {{false, DDP_COMM_AUTO, false, false, .aware = false}, DDPI_LANE_NONE},
+        {{false, DDP_COMM_MPI, false, false, .aware = false}, DDPI_LANE_NONE},
+        {{false, DDP_COMM_LOOPBACK, false, false, .aware = false}, DDPI_LANE_NONE},
+        {{true, DDP_COMM_AUTO, false, true, .aware = false}, DDPI_LANE_NCCL},
+        {{true, DDP_COMM_AUTO, true, true, .aware = false}, DDPI_LANE_STAGED},
+        {{true, DDP_COMM_AUTO, false, false, .aware = false}, DDPI_LANE_STAGED},
+        {{true, DDP_COMM_MPI, false, true, .aware = false}, DDPI_LANE_STAGED},
+        {{true, DDP_COMM_LOOPBACK, false, true, .aware = false}, DDPI_LANE_STAGED},
+        {{true, DDP_COMM_NCCL, false, true, .aware = false}, DDPI_LANE_NCCL},
+        {{true, DDP_COMM_MPI, false, true, .aware = true}, DDPI_LANE_DIRECT},
+        {{true, DDP_COMM_MPI, false, true, .aware = true, .exact = true}, DDPI_LANE_STAGED},
+        {{true, DDP_COMM_MPI, false, true, DDP_DEVICE_BUFFERS_OFF, .aware = true},
+         DDPI_LANE_STAGED},
+        {{true, DDP_COMM_AUTO, true, true, DDP_DEVICE_BUFFERS_ON, .aware = true}, DDPI_LANE_DIRECT},
+        {{true, DDP_COMM_AUTO, false, true, DDP_DEVICE_BUFFERS_ON, .aware = true},
+         DDPI_LANE_DIRECT},
+        {{true, DDP_COMM_AUTO, false, true, .aware = true}, DDPI_LANE_NCCL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         ddpi_lane_choice got;
@@ -111,16 +119,24 @@ static void the_lane_follows_options_and_places(void **state)
     }
 }
 
-static void nccl_is_refused_with_the_reason(void **state)
+static void what_cannot_be_had_is_refused_with_the_reason(void **state)
 {
     (void)state;
     ddpi_lane_choice lane;
-    CHECK_FAILS(ddpi_place_lane(&(ddpi_lane_wish){false, DDP_COMM_NCCL, false, false}, &lane),
+    CHECK_FAILS(ddpi_place_lane(
+                    &(ddpi_lane_wish){false, DDP_COMM_NCCL, false, false, .aware = false}, &lane),
                 DDP_ERR_USAGE, "the ranks compute on CPUs");
-    CHECK_FAILS(ddpi_place_lane(&(ddpi_lane_wish){true, DDP_COMM_NCCL, true, true}, &lane),
-                DDP_ERR_USAGE, "--share-device");
-    CHECK_FAILS(ddpi_place_lane(&(ddpi_lane_wish){true, DDP_COMM_NCCL, false, false}, &lane),
+    CHECK_FAILS(
+        ddpi_place_lane(&(ddpi_lane_wish){true, DDP_COMM_NCCL, true, true, .aware = false}, &lane),
+        DDP_ERR_USAGE, "--share-device");
+    CHECK_FAILS(ddpi_place_lane(
+                    &(ddpi_lane_wish){true, DDP_COMM_NCCL, false, false, .aware = false}, &lane),
                 DDP_ERR_UNSUPPORTED, "built without NCCL");
+    const ddpi_lane_wish unaware = {true, DDP_COMM_MPI, .buffers = DDP_DEVICE_BUFFERS_ON};
+    ddpi_lane_wish exact = unaware;
+    exact.aware = exact.exact = true;
+    CHECK_FAILS(ddpi_place_lane(&unaware, &lane), DDP_ERR_UNSUPPORTED, "does not take GPU memory");
+    CHECK_FAILS(ddpi_place_lane(&exact, &lane), DDP_ERR_UNSUPPORTED, "keep an order");
 }
 
 static void variables_of_nccl_are_sorted_and_ours(void **state)
@@ -246,7 +262,7 @@ int main(void)
         cmocka_unit_test(one_visible_gpu_each_is_not_shared),
         cmocka_unit_test(without_uuids_host_and_bus_decide),
         cmocka_unit_test(the_lane_follows_options_and_places),
-        cmocka_unit_test(nccl_is_refused_with_the_reason),
+        cmocka_unit_test(what_cannot_be_had_is_refused_with_the_reason),
         cmocka_unit_test(variables_of_nccl_are_sorted_and_ours),
         cmocka_unit_test(the_table_has_a_row_for_each_rank),
         cmocka_unit_test(cores_are_narrowed_but_never_to_none),
