@@ -184,6 +184,16 @@ static ddp_status init_comm(ddpi_nccl *n, const ncclUniqueId *id)
     return DDP_OK;
 }
 
+/* The others are in the library by now, where only a failure of the communicator reaches them. */
+static ddp_status start_comm(ddpi_nccl *n, const ncclUniqueId *id)
+{
+    ddp_status st = init_comm(n, id);
+
+    if (st != DDP_OK && !ddpi_comm_failed(n->base.comm))
+        ddp_comm_fail(n->base.comm, ddp_status_message());
+    return st;
+}
+
 ddp_status ddpi_nccl_open(ddp_comm *comm, ddp_device *device, const ddp_lane_opts *opts,
                           ddpi_lane **lane_out)
 {
@@ -204,7 +214,7 @@ ddp_status ddpi_nccl_open(ddp_comm *comm, ddp_device *device, const ddp_lane_opt
     if (st == DDP_OK)
         st = share_id(comm, &id);
     if (st == DDP_OK)
-        st = ddp_comm_agree(comm, init_comm(n, &id), "start NCCL");
+        st = ddp_comm_agree(comm, start_comm(n, &id), "start NCCL");
     if (st != DDP_OK) {
         /* Half a communicator cannot be finalized. */
         ddpi_nccl_abort(&n->base);
