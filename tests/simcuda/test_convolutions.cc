@@ -22,7 +22,7 @@ struct conv_case {
     sim_type type;
     bool channels_last;
     int64_t n, c, h, w, k, r, s;
-    int64_t pad, stride, dilation, groups;
+    int64_t pad[2], stride[2], dilation[2], groups; // vertical, horizontal
     float alpha, beta;
     cudnnMathType_t math = CUDNN_FMA_MATH;
 };
@@ -44,9 +44,9 @@ struct conv_objects {
                                           (int)t.w));
         CHECK(!cudnnSetFilter4dDescriptor(w, dnn_type(t.type), format, (int)t.k,
                                           (int)(t.c / t.groups), (int)t.r, (int)t.s));
-        CHECK(!cudnnSetConvolution2dDescriptor(conv, (int)t.pad, (int)t.pad, (int)t.stride,
-                                               (int)t.stride, (int)t.dilation, (int)t.dilation,
-                                               CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+        CHECK(!cudnnSetConvolution2dDescriptor(
+            conv, (int)t.pad[0], (int)t.pad[1], (int)t.stride[0], (int)t.stride[1],
+            (int)t.dilation[0], (int)t.dilation[1], CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
         CHECK(!cudnnSetConvolutionGroupCount(conv, (int)t.groups));
         CHECK(!cudnnSetConvolutionMathType(conv, t.math));
         CHECK(
@@ -87,8 +87,8 @@ struct conv_reference {
                 for (int64_t i = 0; i < out[2] * out[3]; i++)
                     for (int64_t tap = 0; tap < c_group * t.r * t.s; tap++) {
                         int64_t c = tap / (t.r * t.s), r = tap / t.s % t.r, s = tap % t.s;
-                        int64_t h = i / out[3] * t.stride - t.pad + r * t.dilation;
-                        int64_t v = i % out[3] * t.stride - t.pad + s * t.dilation;
+                        int64_t h = i / out[3] * t.stride[0] - t.pad[0] + r * t.dilation[0];
+                        int64_t v = i % out[3] * t.stride[1] - t.pad[1] + s * t.dilation[1];
                         if (h < 0 || h >= t.h || v < 0 || v >= t.w)
                             continue;
                         size_t at_x =
@@ -112,12 +112,10 @@ void compare(const char *what, const conv_case &t, const std::vector<double> &ex
             !near(t.type, t.alpha * expected[i] + (t.beta != 0 ? t.beta * result.values[i] : 0),
                   got[i], terms);
     if (wrong)
-        std::printf("%s of %lldx%lldx%lldx%lld to %lld, window %lldx%lld pad %lld stride %lld "
-                    "dilation %lld groups "
-                    "%lld, type %d, channels last %d: %lld of %zu wrong\n",
+        std::printf("%s of %lldx%lldx%lldx%lld to %lld, window %lldx%lld, groups %lld, type %d, "
+                    "channels last %d: %lld of %zu wrong\n",
                     what, (long long)t.n, (long long)t.c, (long long)t.h, (long long)t.w,
-                    (long long)t.k, (long long)t.r, (long long)t.s, (long long)t.pad,
-                    (long long)t.stride, (long long)t.dilation, (long long)t.groups, t.type,
+                    (long long)t.k, (long long)t.r, (long long)t.s, (long long)t.groups, t.type,
                     t.channels_last, (long long)wrong, got.size());
     CHECK(wrong == 0);
 }
@@ -174,24 +172,35 @@ void test_convolutions()
 {
     const sim_type types[] = {SIM_F32, SIM_BF16, SIM_F16};
     for (int i = 0; i < 48; i++) {
-        conv_case t = {
-            types[i % 3], i % 2 == 0,    draw(1, 3), draw(1, 9),          draw(5, 11),
-            draw(5, 11),  draw(1, 20),   draw(1, 3), draw(1, 3),          draw(0, 2),
-            draw(1, 2),   i % 5 ? 1 : 2, 1,          i % 4 ? 1.0f : 0.5f, i % 7 ? 0.0f : 0.25f};
+        conv_case t = {types[i % 3],
+                       i % 2 == 0,
+                       draw(1, 3),
+                       draw(1, 9),
+                       draw(5, 11),
+                       draw(5, 11),
+                       draw(1, 20),
+                       draw(1, 3),
+                       draw(1, 3),
+                       {draw(0, 2), draw(0, 2)},
+                       {draw(1, 2), draw(1, 3)},
+                       {i % 5 ? 1 : 2, i % 10 ? 1 : 2},
+                       1,
+                       i % 4 ? 1.0f : 0.5f,
+                       i % 7 ? 0.0f : 0.25f};
         if (i % 6 == 0) {
             t.groups = draw(2, 3);
             t.c *= t.groups;
             t.k *= t.groups;
         }
         if (i % 8 == 1) // the shape that more algorithms do
-            t.r = t.s = 3, t.stride = t.dilation = 1;
+            t.r = t.s = 3, t.stride[0] = t.stride[1] = t.dilation[0] = t.dilation[1] = 1;
         check_conv(t);
     }
 }
 
 void test_fused_convolution()
 {
-    conv_case t = {SIM_F32, true, 2, 5, 7, 6, 11, 3, 3, 1, 1, 1, 1, 1, 0};
+    conv_case t = {SIM_F32, true, 2, 5, 7, 6, 11, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, 1, 0};
     conv_objects o(t);
     const cudnnConvolutionFwdAlgo_t algo = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
                                     plain = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM;
@@ -244,7 +253,7 @@ size_t results_of(int n, const std::function<cudnnStatus_t()> &run, const array 
 
 void test_determinism()
 {
-    conv_case t = {SIM_F32, true, 3, 8, 9, 9, 16, 3, 3, 1, 1, 1, 1, 1, 0};
+    conv_case t = {SIM_F32, true, 3, 8, 9, 9, 16, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, 1, 0};
     conv_objects o(t);
     array x(t.type, 3 * 8 * 81), w(t.type, 16 * 8 * 9), y(t.type, 3 * 16 * 81),
         workspace(SIM_F32, 1 << 18);
@@ -287,7 +296,7 @@ void test_determinism()
 
 void test_measuring()
 {
-    conv_case t = {SIM_F32, true, 2, 4, 6, 6, 8, 3, 3, 1, 1, 1, 1, 1, 0};
+    conv_case t = {SIM_F32, true, 2, 4, 6, 6, 8, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, 1, 0};
     conv_objects o(t);
     array x(t.type, 2 * 4 * 36), w(t.type, 8 * 4 * 9), y(t.type, 2 * 8 * 36),
         workspace(SIM_F32, 4096);
@@ -308,7 +317,7 @@ void test_measuring()
 void test_tf32_convolution()
 {
     for (cudnnMathType_t math : {CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH}) {
-        conv_case t = {SIM_F32, true, 1, 16, 4, 4, 4, 3, 3, 1, 1, 1, 1, 1, 0, math};
+        conv_case t = {SIM_F32, true, 1, 16, 4, 4, 4, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, 1, 0, math};
         conv_objects o(t);
         array x(t.type, 16 * 16), w(t.type, 4 * 16 * 9), y(t.type, 4 * 16);
         conv_reference reference(t, o.out, x, w, y);
@@ -325,7 +334,7 @@ void test_tf32_convolution()
 
 void test_refused_convolutions()
 {
-    conv_case t = {SIM_F32, true, 2, 4, 6, 6, 8, 3, 3, 1, 1, 1, 1, 1, 0};
+    conv_case t = {SIM_F32, true, 2, 4, 6, 6, 8, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, 1, 0};
     conv_objects o(t);
     array x(t.type, 2 * 4 * 36), w(t.type, 8 * 4 * 9), y(t.type, 2 * 8 * 36),
         workspace(SIM_F32, 1 << 16);
@@ -371,7 +380,7 @@ void test_refused_convolutions()
 // A second stream writes into the workspace while the first computes: the report is the proof.
 void test_shared_workspace()
 {
-    conv_case t = {SIM_F32, true, 8, 32, 32, 32, 32, 3, 3, 1, 1, 1, 1, 1, 0};
+    conv_case t = {SIM_F32, true, 8, 32, 32, 32, 32, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, 1, 0};
     conv_objects o(t);
     array x(t.type, 8 * 32 * 1024), w(t.type, 32 * 32 * 9), y(t.type, 8 * 32 * 1024),
         workspace(SIM_F32, 1 << 16);
