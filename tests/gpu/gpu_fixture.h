@@ -170,7 +170,10 @@ static inline void side_open(op_side *s, const op_check *check)
     s->args.dst = device_room(s->device, ddp_layout_bytes(dst));
     s->args.diff_dst = side_import(s, dst, 22, true);
     s->args.workspace = device_room(s->device, ddp_op_plan_workspace_bytes(s->plan) + 1);
-    s->args.scratch = device_room(s->device, ddp_op_plan_scratch_bytes(s->plan) + 1);
+    /* Aligned as all buffers are, and no better. */
+    s->args.scratch =
+        (char *)device_room(s->device, ddp_op_plan_scratch_bytes(s->plan) + DDP_ALIGN_BYTES) +
+        DDP_ALIGN_BYTES;
     if (weights == NULL)
         return;
     s->args.weights = side_import(s, weights, 33, false);
@@ -209,10 +212,17 @@ static inline void side_run(op_side *s, const op_check *check)
 
 static inline void side_close(op_side *s)
 {
-    void *const memory[] = {(void *)s->args.src,  (void *)s->args.src2, s->args.dst,
-                            s->args.diff_src,     s->args.diff_dst,     (void *)s->args.weights,
-                            s->args.diff_weights, (void *)s->args.bias, s->args.diff_bias,
-                            s->args.workspace,    s->args.scratch};
+    void *const memory[] = {(void *)s->args.src,
+                            (void *)s->args.src2,
+                            s->args.dst,
+                            s->args.diff_src,
+                            s->args.diff_dst,
+                            (void *)s->args.weights,
+                            s->args.diff_weights,
+                            (void *)s->args.bias,
+                            s->args.diff_bias,
+                            s->args.workspace,
+                            (char *)s->args.scratch - DDP_ALIGN_BYTES};
     float *const results[] = {s->dst, s->diff_src, s->diff_weights, s->diff_bias};
     const size_t sizes[] = {
         ddp_layout_bytes(s->src_layout),
@@ -225,7 +235,7 @@ static inline void side_close(op_side *s)
         s->bias_count * sizeof(float),
         s->bias_count * sizeof(float),
         ddp_op_plan_workspace_bytes(s->plan) + 1,
-        ddp_op_plan_scratch_bytes(s->plan) + 1};
+        ddp_op_plan_scratch_bytes(s->plan) + DDP_ALIGN_BYTES};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++)
         ddp_device_free(s->device, memory[i], sizes[i]);
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)

@@ -121,7 +121,7 @@ static ddp_status conv_run_pass(ddpi_cuda_plan *base, ddp_op_pass pass, ddp_stre
                                 const ddp_op_args *args)
 {
     ddpi_cuda_conv *plan = (ddpi_cuda_conv *)base;
-    conv_run run = {plan, stream, NULL, args, args->scratch};
+    conv_run run = {plan, stream, NULL, args, ddpi_cuda_scratch(args)};
     const bool of_weights = pass == DDP_PASS_BACKWARD_WEIGHTS;
     DDP_TRY(ddpi_cuda_cudnn(stream, &run.handle));
     if (pass == DDP_PASS_FORWARD) {

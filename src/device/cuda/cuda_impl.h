@@ -212,8 +212,11 @@ typedef struct ddpi_cuda_gradient {
 DDP_INNER ddp_status ddpi_cuda_start_gradient(const ddpi_cuda_gradient *gradient,
                                               ddp_stream *stream);
 
-/* A part of a plan's scratch memory: its offset; *bytes grows by its size, rounded up. */
+/* A part of a plan's scratch memory: its offset; *bytes grows by its size, rounded up. Offsets are
+ * of ddpi_cuda_scratch(), which begins on the border that cuBLASLt asks of a workspace; what the
+ * caller gives need not, and *bytes, if anything was taken, has room for that. */
 size_t ddpi_cuda_take(size_t *bytes, size_t size);
+char *ddpi_cuda_scratch(const ddp_op_args *args);
 /* Elements of a tensor. */
 int64_t ddpi_cuda_count(const ddp_layout *layout);
 

@@ -98,7 +98,7 @@ static ddp_status linear_run_pass(ddpi_cuda_plan *base, ddp_op_pass pass, ddp_st
                                   const ddp_op_args *args)
 {
     linear_plan *plan = (linear_plan *)base;
-    const linear_run run = {plan, stream, args, args->scratch};
+    const linear_run run = {plan, stream, args, ddpi_cuda_scratch(args)};
     const bool of_weights = pass == DDP_PASS_BACKWARD_WEIGHTS;
     if (pass == DDP_PASS_FORWARD) {
         plan->masked = NULL;

@@ -59,11 +59,21 @@ ddp_status ddpi_cuda_plan_run(ddp_op_plan *base, ddp_op_pass pass, ddp_stream *s
     return plan->ops->run(plan, pass, stream, args);
 }
 
+#define SCRATCH_ALIGN 256
+
 size_t ddpi_cuda_take(size_t *bytes, size_t size)
 {
-    const size_t at = *bytes, unit = 256;
-    *bytes = at + (size + unit - 1) / unit * unit;
+    const size_t slack = SCRATCH_ALIGN - DDP_ALIGN_BYTES; /* of the first one */
+    const size_t at = *bytes > 0 ? *bytes - slack : 0;
+    if (size > 0)
+        *bytes = at + (size + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN + slack;
     return at;
+}
+
+char *ddpi_cuda_scratch(const ddp_op_args *args)
+{
+    const size_t past = (uintptr_t)args->scratch % SCRATCH_ALIGN;
+    return (char *)args->scratch + (past > 0 ? SCRATCH_ALIGN - past : 0);
 }
 
 int64_t ddpi_cuda_count(const ddp_layout *layout)

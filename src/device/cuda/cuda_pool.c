@@ -41,7 +41,7 @@ static ddp_status pool_run(ddpi_cuda_plan *base, ddp_op_pass pass, ddp_stream *s
                            const ddp_op_args *args)
 {
     const pool_plan *plan = (pool_plan *)base;
-    char *scratch = args->scratch, *convert = scratch + plan->convert_at;
+    char *scratch = ddpi_cuda_scratch(args), *convert = scratch + plan->convert_at;
     uint16_t *where = plan->shape.maximum && base->base.desc.training ? args->workspace : NULL;
     if (pass == DDP_PASS_FORWARD) {
         const void *src = plan->src.same ? args->src : scratch;
