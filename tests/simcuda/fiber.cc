@@ -64,6 +64,7 @@ struct Fibers : Quiet {
     Fiber *idle[THREADS];
     int idle_count = 0, made = 0, most = 0; /* made: in this block */
     unsigned threads = 0, begun = 0, finished = 0;
+    uint3 next = {}; /* index of the thread that begins next */
     void (*call)(const void *) = nullptr;
     const void *arguments = nullptr;
     Meeting block, warp[WARPS];
@@ -185,28 +186,43 @@ static unsigned meet(Fibers *all, Meeting *meeting, unsigned vote)
     return meeting->result;
 }
 
-/* Barriers count the threads that have not ended. */
-static void finish_thread(Fibers *all, unsigned number)
-{
-    all->finished++;
-    for (Meeting *meeting : {&all->block, &all->warp[number / 32]})
-        if (--meeting->expected == meeting->arrived && meeting->arrived)
-            release(all, meeting);
-}
-
-static void run_thread(Fibers *all, Fiber *self)
+/* The thread that begins next; the divisions that its number would need cost more than a small
+ * kernel. */
+static inline void begin_thread(Fibers *all)
 {
     const uint3 dim = cusim_current.block_dim;
+    uint3 *next = &all->next;
+    cusim_current.thread = *next;
+    if (++next->x == dim.x) {
+        next->x = 0;
+        if (++next->y == dim.y) {
+            next->y = 0;
+            next->z++;
+        }
+    }
+}
+
+/* Barriers count the threads that have not ended. */
+static inline void leave_meeting(Fibers *all, Meeting *meeting)
+{
+    if (--meeting->expected == meeting->arrived && meeting->arrived)
+        release(all, meeting);
+}
+
+static inline void run_thread(Fibers *all, Fiber *self)
+{
     unsigned number = all->begun++;
     self->number = number;
     self->parity = 0;
-    cusim_current.thread = {number % dim.x, number / dim.x % dim.y, number / dim.x / dim.y};
+    begin_thread(all);
     if (all->seen_by_tsan)
         edge_acquire(&all->start);
     all->call(all->arguments);
     if (all->seen_by_tsan)
         edge_release(&all->end);
-    finish_thread(all, number);
+    all->finished++;
+    leave_meeting(all, &all->block);
+    leave_meeting(all, &all->warp[number / 32]);
 }
 
 static void fiber_main()
@@ -262,6 +278,7 @@ void run_block(Fibers **own_fibers, unsigned threads, void (*call)(const void *)
     Fibers *all = own = *own_fibers;
     all->threads = threads;
     all->begun = all->finished = 0;
+    all->next = {};
     all->call = call;
     all->arguments = arguments;
     all->block.expected = threads;
