@@ -57,13 +57,15 @@ enum { DDP_CONFIG_MAX_CHANNELS = 64 };
 /* Options as given that belong to no module alone. Texts may be NULL: not given. */
 typedef struct ddp_run_opts {
     const char *model, *input_shape, *normalize, *run_dir, *init_weights, *save_weights,
-        *dump_logits, *freeze, *rank_weights;
+        *dump_logits, *freeze, *rank_weights, *resume, *time_limit;
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks;
+    int64_t checkpoint_every, checkpoint_epochs, keep;
     int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, bind,
         mpi_device_buffers;
-    double lr_base_batch, val_split, comm_timeout, mixup;
+    double lr_base_batch, val_split, comm_timeout, mixup, checkpoint_minutes;
     bool drop_last, eval_only, init_partial, quiet, sync_bn, share_device, exact;
+    bool checkpoint_at_end, keep_best;
 } ddp_run_opts;
 
 /* --normalize in numbers: per channel, or one value for all. */
@@ -85,6 +87,8 @@ typedef struct ddp_config {
     ddp_transform_opts transform; /* mean and deviation are the program's to set */
     ddp_normalize normalize;
     int64_t global_batch, shards; /* per step, over all ranks */
+    bool uneven_shards;           /* ranks need not have equal numbers of them; the program's */
+    double time_limit;            /* seconds; 0: none */
     double lr;                    /* after --lr-scale */
     int workers;                  /* loader threads of this rank */
     ddp_options *options;         /* owned by what ddp_config_create() gave */

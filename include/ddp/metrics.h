@@ -13,6 +13,10 @@ typedef struct ddp_metrics ddp_metrics;
 
 /* Opens path for appending. The caller owns *metrics_out. */
 DDP_CALL ddp_status ddp_metrics_open(const char *path, ddp_metrics **metrics_out);
+/* Takes out of a file what a run writes again that goes on after these steps and finished epochs:
+ * records of later steps, epochs and checkpoints, summaries, and half a line at the end. Complete
+ * or as before. */
+DDP_CALL ddp_status ddp_metrics_cut(const char *path, int64_t steps, int64_t epochs);
 /* Writes a built record as one line; takes over `record`, also on failure. For rare records. */
 DDP_CALL ddp_status ddp_metrics_write(ddp_metrics *metrics, ddp_json *record);
 

@@ -30,6 +30,7 @@ typedef enum ddp_status {
     DDP_ERR_PEER,        /* another rank failed or died; the message carries its cause */
     DDP_ERR_NONFINITE,   /* a loss or gradient is NaN or infinite */
     DDP_ERR_INTERNAL,    /* a bug of ours that was caught in time */
+    DDP_STOPPED,         /* not a failure: asked to stop, and everything is saved: exit status 3 */
     DDP_STATUS_COUNT
 } ddp_status;
 
@@ -56,7 +57,7 @@ DDP_API ddp_status ddp_status_set(ddp_status status, const char *file, int line,
                                   ...) DDP_PRINTF(4, 5);
 /* Local. Puts "prefix: " before the current message and returns status. */
 DDP_API ddp_status ddp_status_prefix(ddp_status status, const char *fmt, ...) DDP_PRINTF(2, 3);
-/* Local. The process exit status for a run that ended so: 0 trained, 2 usage, else 1. */
+/* Local. The process exit status for a run that ended so: 0 trained, 2 usage, 3 stopped, else 1. */
 DDP_API int ddp_status_exit_code(ddp_status status);
 
 /* Local. Sets the calling thread's rank context; NULL goes back to the default (rank 0 of 1). */

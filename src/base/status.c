@@ -36,6 +36,7 @@ static const char *const names[DDP_STATUS_COUNT] = {
     [DDP_ERR_PEER] = "peer",
     [DDP_ERR_NONFINITE] = "nonfinite",
     [DDP_ERR_INTERNAL] = "internal",
+    [DDP_STOPPED] = "stopped",
 };
 
 const char *ddp_status_name(ddp_status status)
@@ -93,6 +94,8 @@ int ddp_status_exit_code(ddp_status status)
 {
     if (status == DDP_OK)
         return 0;
+    if (status == DDP_STOPPED)
+        return 3;
     return status == DDP_ERR_USAGE ? 2 : 1;
 }
 

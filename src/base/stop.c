@@ -10,15 +10,23 @@ static atomic_int asked;
 
 static void on_signal(int number)
 {
-    atomic_store(&asked, number);
+    const int before = atomic_exchange(&asked, number);
+
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         signal(signals[i], SIG_DFL);
+    /* Two threads can be in here at once. */
+    if (before != 0)
+        raise(number);
 }
 
 void ddp_stop_catch(void)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
 
+    /* One that comes while the handler runs waits for it, and then has its usual effect. */
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        sigaddset(&action.sa_mask, signals[i]);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         sigaction(signals[i], &action, NULL);
 }

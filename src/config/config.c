@@ -21,6 +21,9 @@ static const ddp_config defaults = {
             .lr_base_batch = 256,
             .comm_timeout = 60,
             .log_level = DDP_LOG_INFO,
+            .checkpoint_epochs = 1,
+            .checkpoint_at_end = true,
+            .keep = 2,
         },
     .model = {.mlp_widths = "2048,2048"},
     .data =
@@ -79,6 +82,8 @@ ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **en
     DDP_TRY(ddpi_config_parse_shape(config->run.input_shape, &config->data.input_shape));
     if (config->run.normalize != NULL && config->run.normalize[0] != 0)
         DDP_TRY(ddpi_config_parse_normalize(config->run.normalize, &config->normalize));
+    if (config->run.time_limit != NULL)
+        DDP_TRY(ddpi_config_parse_duration(config->run.time_limit, &config->time_limit));
     bool adaptive = config->optim.kind == DDP_OPTIM_ADAMW || config->optim.kind == DDP_OPTIM_LAMB;
     if (adaptive && !ddp_options_was_set(config->options, "lr"))
         config->optim.lr = ADAPTIVE_LR;

@@ -4,7 +4,7 @@
 
 #include "ddp/config.h"
 
-enum { DDPI_CONFIG_GROUPS = 7 };
+enum { DDPI_CONFIG_GROUPS = 8 };
 
 /* The option tables, with config as their target. */
 void ddpi_config_groups(ddp_config *config, ddp_option_group groups[DDPI_CONFIG_GROUPS]);
@@ -13,6 +13,8 @@ void ddpi_config_groups(ddp_config *config, ddp_option_group groups[DDPI_CONFIG_
 DDP_INNER ddp_status ddpi_config_parse_shape(const char *text, ddp_shape *shape_out);
 /* "0.5/0.25" or "0.4,0.5,0.6/0.2,0.2,0.2" */
 DDP_INNER ddp_status ddpi_config_parse_normalize(const char *text, ddp_normalize *normalize_out);
+/* "90", "15m", "1h30m", "2-12:00:00" (as Slurm writes times), in seconds. */
+DDP_INNER ddp_status ddpi_config_parse_duration(const char *text, double *seconds_out);
 
 /* Rules that need neither ranks nor data. */
 DDP_INNER ddp_status ddpi_config_check(const ddp_config *config);

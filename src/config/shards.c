@@ -151,11 +151,13 @@ static ddp_status check_dealing(const ddp_config *config, int world)
 {
     char worlds[128];
 
-    if (config->run.rank_weights != NULL && config->shards < world)
+    const bool uneven = config->run.rank_weights != NULL || config->uneven_shards;
+
+    if (uneven && config->shards < world)
         return USAGE("option --logical-ranks: found %" PRId64
                      " with %d ranks, expected one for each at least",
                      config->shards, world);
-    if (config->run.rank_weights != NULL || config->shards % world == 0)
+    if (uneven || config->shards % world == 0)
         return DDP_OK;
     list_worlds(config->shards, worlds, sizeof worlds);
     return USAGE("option --logical-ranks: found %" PRId64
@@ -193,7 +195,8 @@ ddp_status ddpi_config_resolve_shards(ddp_config *config, int world)
                      " and %d ranks, expected %" PRId64 ", or one of the two options",
                      config->shards, run->accumulate, world, world * run->accumulate);
     DDP_TRY(check_exact_shards(config, world));
-    config->reducer.shards = run->rank_weights != NULL ? 0 : config->shards / world;
+    bool equal = run->rank_weights == NULL && config->shards % world == 0;
+    config->reducer.shards = equal ? config->shards / world : 0;
     if (run->sync_bn && config->shards != world)
         return USAGE("option --sync-bn: found with %" PRId64
                      " shards on %d ranks, expected one shard for each rank (no --accumulate, "

@@ -212,6 +212,27 @@ static const ddp_option comm_options[] = {
     {0},
 };
 
+static const ddp_option checkpoint_options[] = {
+    {"resume", DDP_OPT_STRING, AT(run.resume), 0, 0, NULL, "auto|none|DIR",
+     "Go on from the newest complete checkpoint in --run-dir, if there is one; not; or from that "
+     "in DIR"},
+    {"checkpoint-every", DDP_OPT_INT, AT(run.checkpoint_every), 0, COUNT_MAX, NULL, "N",
+     "Save after every N steps; 0: not"},
+    {"checkpoint-minutes", DDP_OPT_DOUBLE, AT(run.checkpoint_minutes), 0, 1e6, NULL, "X",
+     "Save when X minutes have passed since the last time; 0: not"},
+    {"checkpoint-epochs", DDP_OPT_INT, AT(run.checkpoint_epochs), 0, 1e9, NULL, "N",
+     "Save after every N epochs; 0: not"},
+    {"checkpoint-at-end", DDP_OPT_BOOL, AT(run.checkpoint_at_end), 0, 0, NULL, NULL,
+     "Save at the end, and when asked to stop (signals TERM, INT, USR1)"},
+    {"keep", DDP_OPT_INT, AT(run.keep), 1, 1e6, NULL, "N", "Checkpoints that stay: the newest N"},
+    {"keep-best", DDP_OPT_BOOL, AT(run.keep_best), 0, 0, NULL, NULL,
+     "Save after every evaluation that is the best so far, and keep that checkpoint, too"},
+    {"time-limit", DDP_OPT_STRING, AT(run.time_limit), 0, 0, NULL, "TIME",
+     "Save and stop, with status 3, before this time has passed since the start: 90, 15m, 1h30m or "
+     "D-HH:MM:SS. A Slurm job's own end counts, too"},
+    {0},
+};
+
 static const ddp_option output_options[] = {
     {"run-dir", DDP_OPT_STRING, AT(run.run_dir), 0, 0, NULL, "DIR",
      "Where the run's files go; runs/TIME-MODEL unless given"},
@@ -225,9 +246,13 @@ static const ddp_option output_options[] = {
 void ddpi_config_groups(ddp_config *config, ddp_option_group groups[DDPI_CONFIG_GROUPS])
 {
     const ddp_option_group all[DDPI_CONFIG_GROUPS] = {
-        {"Model", model_options, config},    {"Data", data_options, config},
-        {"Training", train_options, config}, {"Optimizer", optim_options, config},
-        {"Device", machine_options, config}, {"Communication", comm_options, config},
+        {"Model", model_options, config},
+        {"Data", data_options, config},
+        {"Training", train_options, config},
+        {"Optimizer", optim_options, config},
+        {"Device", machine_options, config},
+        {"Communication", comm_options, config},
+        {"Checkpoints", checkpoint_options, config},
         {"Output", output_options, config},
     };
 

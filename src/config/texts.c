@@ -77,3 +77,75 @@ ddp_status ddpi_config_parse_normalize(const char *text, ddp_normalize *normaliz
     *normalize_out = n;
     return DDP_OK;
 }
+
+/* ---- durations ---- */
+
+static ddp_status bad_duration(const char *text)
+{
+    return DDP_FAIL(DDP_ERR_USAGE,
+                    "option --time-limit: found \"%.100s\", expected a time above 0 such as 90, "
+                    "15m, 1h30m or 1-12:00:00",
+                    text);
+}
+
+/* "[D-]H:MM[:SS]": the places are sixtieths of each other. */
+static bool parse_clock(const char *text, double *seconds_out)
+{
+    char *end;
+    long parts[3] = {0}, days = 0;
+    int count = 0;
+
+    for (const char *at = text;; at = end + 1) {
+        if (*at < '0' || *at > '9' || count == 3)
+            return false;
+        parts[count] = strtol(at, &end, 10);
+        if (parts[count] > 1000000)
+            return false;
+        if (*end == '-' && count == 0 && days == 0) {
+            days = parts[0];
+            continue;
+        }
+        count++;
+        if (*end == 0)
+            break;
+        if (*end != ':')
+            return false;
+    }
+    *seconds_out =
+        (double)days * 86400 + (double)parts[0] * 3600 + (double)parts[1] * 60 + (double)parts[2];
+    return count > 1 || days > 0;
+}
+
+/* "1h30m", "90s", "90"; each unit at most once, the larger ones first. */
+static bool parse_units(const char *text, double *seconds_out)
+{
+    static const char units[] = "dhms";
+    static const double seconds[] = {86400, 3600, 60, 1};
+    const char *at = text;
+    int next = 0;
+
+    *seconds_out = 0;
+    while (*at != 0) {
+        char *end;
+        if ((*at < '0' || *at > '9') && *at != '.')
+            return false;
+        const double value = strtod(at, &end);
+        const char *unit = *end != 0 ? strchr(units, *end) : units + 3;
+        if (unit == NULL || unit - units < next || !(value <= 1e9))
+            return false;
+        *seconds_out += value * seconds[unit - units];
+        next = (int)(unit - units) + 1;
+        at = *end != 0 ? end + 1 : end;
+    }
+    return true;
+}
+
+ddp_status ddpi_config_parse_duration(const char *text, double *seconds_out)
+{
+    const bool clock = strpbrk(text, ":-") != NULL;
+
+    if (!(clock ? parse_clock(text, seconds_out) : parse_units(text, seconds_out)) ||
+        !(*seconds_out > 0))
+        return bad_duration(text);
+    return DDP_OK;
+}

@@ -90,9 +90,10 @@ static ddp_status check_exact(const ddp_config *config)
 
 static ddp_status check_paths(const ddp_run_opts *run)
 {
-    const char *const names[] = {"run-dir", "init-weights", "save-weights", "dump-logits"};
+    const char *const names[] = {"run-dir", "init-weights", "save-weights", "dump-logits",
+                                 "resume"};
     const char *const values[] = {run->run_dir, run->init_weights, run->save_weights,
-                                  run->dump_logits};
+                                  run->dump_logits, run->resume};
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (values[i] != NULL && values[i][0] == 0)
@@ -105,6 +106,21 @@ static ddp_status check_paths(const ddp_run_opts *run)
             "option --init-partial: found without --init-weights, expected a file of weights");
     if (run->dump_logits != NULL && !run->eval_only)
         return USAGE("option --dump-logits: found without --eval-only, expected both");
+    return DDP_OK;
+}
+
+static ddp_status check_resume(const ddp_run_opts *run)
+{
+    if (run->resume == NULL || strcmp(run->resume, "none") == 0)
+        return DDP_OK;
+    if (strcmp(run->resume, "auto") == 0 && run->run_dir == NULL)
+        return USAGE("option --resume: found auto without --run-dir, expected the directory of the "
+                     "run that goes on");
+    if (run->eval_only)
+        return USAGE("option --resume: found with --eval-only, expected --init-weights with the "
+                     "checkpoint's model.safetensors");
+    if (run->init_weights != NULL && strcmp(run->resume, "auto") != 0)
+        return USAGE("option --resume: found beside --init-weights, expected one of them");
     return DDP_OK;
 }
 
@@ -130,7 +146,8 @@ ddp_status ddpi_config_check(const ddp_config *config)
     if (config->model.label_smoothing >= 1)
         return USAGE("option --label-smoothing: found %g, expected less than 1",
                      config->model.label_smoothing);
-    return check_paths(&config->run);
+    DDP_TRY(check_paths(&config->run));
+    return check_resume(&config->run);
 }
 
 /* ---- with the number of ranks ---- */
