@@ -3,6 +3,7 @@
 #define DDP_TRAINER_H
 
 #include "ddp/eval.h"
+#include "ddp/saver.h"
 #include "ddp/schedule.h"
 #include "ddp/strategy.h"
 
@@ -39,6 +40,7 @@ typedef struct ddp_epoch_stats {
     int64_t skipped_steps;
     bool evaluated;
     ddp_eval_result test;
+    ddp_ledger ledger; /* of the samples that were computed, checked */
 } ddp_epoch_stats;
 
 /* After a step: epoch and step (over the run, from 1), its learning rate and what was measured. */
@@ -49,6 +51,7 @@ typedef struct ddp_step_info {
 } ddp_step_info;
 
 typedef struct ddp_run_summary {
+    ddp_saver_verdict stopped; /* before the end */
     int64_t epochs, steps, skipped_steps;
     ddp_eval_result test;
     double images_per_s; /* median over steps */
@@ -72,12 +75,15 @@ typedef struct ddp_trainer_parts {
     ddp_comm *comm;
     ddp_loader *loader;
     const ddp_sampler *sampler;
-    ddp_eval *eval; /* NULL: no evaluation */
+    ddp_eval *eval;             /* NULL: no evaluation */
+    ddp_saver *saver;           /* NULL: saves and stops nothing */
+    const ddp_run_state *start; /* goes on from there; NULL: from the beginning */
     const ddp_observer *observers;
     int observer_count;
 } ddp_trainer_parts;
 
-/* Collective. Trains to the end. */
+/* Collective. Trains to the end, or until the saver says stop. DDP_ERR_INTERNAL if an epoch's
+ * ledger is not what the sampler says. */
 DDP_CALL ddp_status ddp_trainer_run(const ddp_trainer_opts *opts, const ddp_run_info *info,
                                     const ddp_trainer_parts *parts, ddp_run_summary *summary_out);
 /* Collective. DDP_ERR_MISMATCH names the first rank, and the first parameter, that differ from rank

@@ -17,22 +17,24 @@ typedef struct trainer {
     const ddp_trainer_opts *opts;
     const ddp_run_info *info;
     const ddp_trainer_parts *parts;
-    int64_t steps, skipped; /* done; without an update */
-    double *rates;          /* images/s of the last steps, a ring */
-    ddp_eval_result last_eval;
-    bool on_target; /* last_eval reaches the target */
+    ddp_run_state at;
+    double *rates; /* images/s of the last steps, a ring */
+    int64_t rate_count;
+    int64_t fresh_samples; /* of this epoch, by this process */
+    bool on_target;        /* the last evaluation reaches the target */
+    ddp_saver_verdict verdict;
 } trainer;
 
 static bool out_of_steps(const trainer *t)
 {
-    return t->opts->max_steps > 0 && t->steps >= t->opts->max_steps;
+    return t->opts->max_steps > 0 && t->at.steps >= t->opts->max_steps;
 }
 
 static ddp_status check_replicas(const trainer *t)
 {
     const ddp_trainer_parts *p = t->parts;
     return ddp_check_replicas(p->comm, p->device, ddp_model_params(p->model),
-                              ddp_strategy_params(p->strategy), t->steps);
+                              ddp_strategy_params(p->strategy), t->at.steps);
 }
 
 static ddp_status tell_step(const trainer *t, const ddp_step_info *step)
@@ -55,12 +57,6 @@ static ddp_status tell_epoch(const trainer *t, const ddp_epoch_stats *epoch)
     return DDP_OK;
 }
 
-/* What an epoch's steps add up to. */
-typedef struct epoch_sums {
-    double loss;
-    int64_t count, loss_count; /* samples; those of steps that were not skipped */
-} epoch_sums;
-
 /* All ranks have the same numbers, so that all fail or all go on. */
 static ddp_status check_finite(trainer *t, int64_t epoch, const ddp_step_stats *stats)
 {
@@ -70,83 +66,151 @@ static ddp_status check_finite(trainer *t, int64_t epoch, const ddp_step_stats *
         return DDP_FAIL(DDP_ERR_NONFINITE,
                         "step %lld (epoch %lld): loss or gradients of rank %d are not finite; a "
                         "lower --lr may help",
-                        (long long)(t->steps + 1), (long long)(epoch + 1), stats->nonfinite_rank);
-    t->skipped++;
+                        (long long)(t->at.steps + 1), (long long)(epoch + 1),
+                        stats->nonfinite_rank);
+    t->at.skipped++;
+    t->at.epoch_skipped++;
     if (ddp_comm_rank(t->parts->comm) == 0)
         ddp_warn("step %lld (epoch %lld): loss or gradients of rank %d are not finite; the step is "
                  "skipped, %lld so far",
-                 (long long)(t->steps + 1), (long long)(epoch + 1), stats->nonfinite_rank,
-                 (long long)t->skipped);
+                 (long long)(t->at.steps + 1), (long long)(epoch + 1), stats->nonfinite_rank,
+                 (long long)t->at.skipped);
     return DDP_OK;
 }
 
-static ddp_status run_step(trainer *t, int64_t epoch, int64_t index, epoch_sums *sums)
+/* Adds a step that was made to where the run stands. */
+static void count_step(trainer *t, const ddp_step_stats *stats)
+{
+    ddp_run_state *at = &t->at;
+    t->rates[t->rate_count++ % RATE_SAMPLES] =
+        (double)stats->count / ((double)stats->step_ns * 1e-9);
+    t->fresh_samples += stats->count;
+    at->steps++;
+    at->step_in_epoch++;
+    at->count += stats->count;
+    at->loss += stats->skipped ? 0 : stats->loss_sum;
+    at->loss_count += stats->skipped ? 0 : stats->count;
+    ddp_ledger_join(&at->ledger, &stats->ledger);
+}
+
+static ddp_status run_step(trainer *t)
 {
     const ddp_trainer_parts *p = t->parts;
+    const int64_t epoch = t->at.epoch, index = t->at.step_in_epoch;
     ddp_step_stats stats;
-    const double lr = ddp_schedule_lr(&t->opts->schedule, t->steps);
-    ddp_comm_note(p->comm, t->steps + 1, "training step");
+    const double lr = ddp_schedule_lr(&t->opts->schedule, t->at.steps);
+    ddp_comm_note(p->comm, t->at.steps + 1, "training step");
+    if (p->saver != NULL)
+        ddp_strategy_set_flags(p->strategy, ddp_saver_flags(p->saver));
     DDP_TRY(ddp_strategy_step(p->strategy, p->loader, ddp_sampler_step_count(p->sampler, index), lr,
                               &stats));
     DDP_TRY(check_finite(t, epoch, &stats));
-    t->rates[t->steps % RATE_SAMPLES] = (double)stats.count / ((double)stats.step_ns * 1e-9);
-    t->steps++;
-    sums->count += stats.count;
-    sums->loss += stats.skipped ? 0 : stats.loss_sum;
-    sums->loss_count += stats.skipped ? 0 : stats.count;
+    count_step(t, &stats);
     ddp_step_info step = {.epoch = epoch + 1,
-                          .step = t->steps,
+                          .step = t->at.steps,
                           .step_in_epoch = index + 1,
                           .lr = lr,
                           .stats = &stats};
     DDP_TRY(tell_step(t, &step));
-    if (t->opts->check_replicas > 0 && t->steps % t->opts->check_replicas == 0)
-        return check_replicas(t);
-    return DDP_OK;
+    if (t->opts->check_replicas > 0 && t->at.steps % t->opts->check_replicas == 0)
+        DDP_TRY(check_replicas(t));
+    if (p->saver == NULL)
+        return DDP_OK;
+    const bool last = t->at.step_in_epoch == t->info->steps_per_epoch || out_of_steps(t);
+    return ddp_saver_after_step(p->saver, &t->at, &stats, last, &t->verdict);
 }
 
-static bool evaluates(const trainer *t, int64_t epoch)
+static bool evaluates(const trainer *t)
 {
-    bool last = epoch + 1 == t->opts->epochs || out_of_steps(t);
-    bool due = t->opts->eval_every > 0 && (epoch + 1) % t->opts->eval_every == 0;
+    bool last = t->at.epoch + 1 == t->opts->epochs || out_of_steps(t);
+    bool due = t->opts->eval_every > 0 && (t->at.epoch + 1) % t->opts->eval_every == 0;
     return t->parts->eval != NULL && (last || due);
 }
 
 /* The hits are sums over all ranks, so that all of them decide alike. */
 static bool reaches_target(const trainer *t)
 {
-    double accuracy = (double)t->last_eval.top1 / (double)t->last_eval.count;
-    return t->opts->target_accuracy > 0 && accuracy >= t->opts->target_accuracy;
+    return t->opts->target_accuracy > 0 && t->at.eval.count > 0 &&
+           (double)t->at.eval.top1 / (double)t->at.eval.count >= t->opts->target_accuracy;
 }
 
 static ddp_status evaluate(trainer *t)
 {
+    ddp_run_state *at = &t->at;
     const float *running;
     float *params;
-    ddp_comm_note(t->parts->comm, t->steps, "evaluation");
+    ddp_comm_note(t->parts->comm, at->steps, "evaluation");
     DDP_TRY(ddp_strategy_combine(t->parts->strategy, &running));
     DDP_TRY(ddp_strategy_average(t->parts->strategy, &params));
-    return ddp_eval_run(t->parts->eval, &t->last_eval);
+    DDP_TRY(ddp_eval_run(t->parts->eval, &at->eval));
+    const double accuracy = (double)at->eval.top1 / (double)at->eval.count;
+    at->eval_step = at->steps;
+    if (at->best_step < 0 || accuracy > at->best_accuracy) {
+        at->best_step = at->steps;
+        at->best_accuracy = accuracy;
+    }
+    t->on_target = reaches_target(t);
+    return DDP_OK;
 }
 
-static ddp_status run_epoch(trainer *t, int64_t epoch)
+/* Every sample of the epoch's steps so far was computed once, by whatever ranks and in however many
+ * runs. */
+static ddp_status check_ledger(const trainer *t)
 {
-    ddp_epoch_stats stats = {.epoch = epoch + 1};
-    epoch_sums sums = {0};
-    int64_t start = ddp_now_ns(), skipped = t->skipped;
-    for (int64_t i = 0; i < t->info->steps_per_epoch && !out_of_steps(t); i++)
-        DDP_TRY(run_step(t, epoch, i, &sums));
-    stats.seconds = (double)(ddp_now_ns() - start) * 1e-9;
-    stats.train_loss = sums.loss / (double)sums.loss_count;
-    stats.images_per_s = (double)sums.count / stats.seconds;
-    stats.skipped_steps = t->skipped - skipped;
-    if (evaluates(t, epoch)) {
+    const ddp_ledger *found = &t->at.ledger;
+    const ddp_ledger want = ddp_ledger_expect(t->parts->sampler, t->at.epoch, t->at.step_in_epoch);
+    if (ddp_ledger_equal(found, &want))
+        return DDP_OK;
+    return DDP_FAIL(DDP_ERR_INTERNAL,
+                    "epoch %lld: the samples of its steps were not computed once each: %lld "
+                    "samples with checksum %016llx, expected %lld with %016llx",
+                    (long long)(t->at.epoch + 1), (long long)found->count,
+                    (unsigned long long)(found->sum ^ found->parity), (long long)want.count,
+                    (unsigned long long)(want.sum ^ want.parity));
+}
+
+/* An epoch that max_steps cut short stays unfinished: a longer run goes on in it. */
+static void finish_epoch(trainer *t)
+{
+    ddp_run_state *at = &t->at;
+    if (at->step_in_epoch < t->info->steps_per_epoch)
+        return;
+    at->epoch++;
+    at->step_in_epoch = at->count = at->loss_count = at->epoch_skipped = 0;
+    at->loss = 0;
+    at->ledger = (ddp_ledger){0};
+}
+
+static ddp_status end_epoch(trainer *t, double seconds)
+{
+    ddp_run_state *at = &t->at;
+    ddp_epoch_stats stats = {.epoch = at->epoch + 1,
+                             .seconds = seconds,
+                             .train_loss = at->loss / (double)at->loss_count,
+                             .images_per_s = (double)t->fresh_samples / seconds,
+                             .skipped_steps = at->epoch_skipped,
+                             .ledger = at->ledger};
+    DDP_TRY(check_ledger(t));
+    if (evaluates(t)) {
         DDP_TRY(evaluate(t));
         stats.evaluated = true;
-        stats.test = t->last_eval;
-        t->on_target = reaches_target(t);
+        stats.test = at->eval;
     }
-    return tell_epoch(t, &stats);
+    finish_epoch(t);
+    DDP_TRY(tell_epoch(t, &stats));
+    return t->parts->saver != NULL ? ddp_saver_after_epoch(t->parts->saver, at) : DDP_OK;
+}
+
+static ddp_status run_epoch(trainer *t)
+{
+    const int64_t start = ddp_now_ns();
+    t->fresh_samples = 0;
+    while (t->at.step_in_epoch < t->info->steps_per_epoch && !out_of_steps(t) &&
+           t->verdict == DDP_SAVER_GO_ON)
+        DDP_TRY(run_step(t));
+    if (t->verdict != DDP_SAVER_GO_ON)
+        return DDP_OK;
+    return end_epoch(t, (double)(ddp_now_ns() - start) * 1e-9);
 }
 
 static int by_value(const void *a, const void *b)
@@ -157,36 +221,55 @@ static int by_value(const void *a, const void *b)
 
 static double median_rate(const trainer *t)
 {
-    size_t n = (size_t)(t->steps < RATE_SAMPLES ? t->steps : RATE_SAMPLES);
+    size_t n = (size_t)(t->rate_count < RATE_SAMPLES ? t->rate_count : RATE_SAMPLES);
     if (n == 0)
         return NAN;
     qsort(t->rates, n, sizeof *t->rates, by_value);
     return n % 2 == 1 ? t->rates[n / 2] : (t->rates[n / 2 - 1] + t->rates[n / 2]) / 2;
 }
 
+/* A run that was stopped at its last step, before the evaluation, has that still to do. */
+static bool at_end(const trainer *t)
+{
+    const bool evaluated = t->parts->eval == NULL || t->at.eval_step == t->at.steps;
+    return t->at.epoch >= t->opts->epochs || t->on_target ||
+           (out_of_steps(t) && (t->at.step_in_epoch == 0 || evaluated));
+}
+
 static ddp_status run_all(trainer *t, ddp_run_summary *summary)
 {
+    const ddp_trainer_parts *p = t->parts;
     int64_t start = ddp_now_ns();
     DDP_TRY(check_replicas(t));
-    DDP_TRY(ddp_loader_seek(t->parts->loader, 0, 0));
-    for (int64_t epoch = 0; epoch < t->opts->epochs && !out_of_steps(t) && !t->on_target; epoch++) {
-        DDP_TRY(run_epoch(t, epoch));
-        summary->epochs = epoch + 1;
-    }
+    DDP_TRY(ddp_loader_seek(p->loader, t->at.epoch, t->at.step_in_epoch));
+    t->on_target = t->at.eval_step == t->at.steps && reaches_target(t);
+    while (!at_end(t) && t->verdict == DDP_SAVER_GO_ON)
+        DDP_TRY(run_epoch(t));
+    /* After a resume with fewer epochs or steps than were made. */
+    if (p->eval != NULL && t->verdict == DDP_SAVER_GO_ON && t->at.eval_step != t->at.steps)
+        DDP_TRY(evaluate(t));
+    if (p->saver != NULL && t->verdict == DDP_SAVER_GO_ON)
+        DDP_TRY(ddp_saver_finish(p->saver, &t->at));
+    summary->stopped = t->verdict;
+    summary->epochs = t->at.epoch + (t->at.step_in_epoch > 0);
     summary->seconds = (double)(ddp_now_ns() - start) * 1e-9;
     summary->seconds_to_target = t->on_target ? summary->seconds : -1;
-    summary->steps = t->steps;
-    summary->skipped_steps = t->skipped;
-    summary->test = t->last_eval;
+    summary->steps = t->at.steps;
+    summary->skipped_steps = t->at.skipped;
+    summary->test = t->at.eval;
     summary->images_per_s = median_rate(t);
-    return ddp_param_table_hash(t->parts->device, ddp_model_params(t->parts->model),
-                                ddp_strategy_params(t->parts->strategy), &summary->weights_hash);
+    return ddp_param_table_hash(p->device, ddp_model_params(p->model),
+                                ddp_strategy_params(p->strategy), &summary->weights_hash);
 }
 
 ddp_status ddp_trainer_run(const ddp_trainer_opts *opts, const ddp_run_info *info,
                            const ddp_trainer_parts *parts, ddp_run_summary *summary_out)
 {
-    trainer t = {.opts = opts, .info = info, .parts = parts};
+    static const ddp_run_state beginning = DDP_RUN_STATE_START;
+    trainer t = {.opts = opts,
+                 .info = info,
+                 .parts = parts,
+                 .at = parts->start != NULL ? *parts->start : beginning};
     ddp_run_summary summary = {0};
     DDP_TRY(DDP_ALLOC(t.rates, RATE_SAMPLES));
     ddp_status st = run_all(&t, &summary);
