@@ -7,10 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "app/run.h"
 #include "ddp/memory.h"
+#include "ddp/stop.h"
+#include "ddp/thread.h"
 
 /* ---- the launcher, as far as the environment tells ---- */
 
@@ -82,6 +85,13 @@ static void keep_message(ddpi_app *app)
         snprintf(app->early_message, sizeof app->early_message, "%s", ddp_status_message());
 }
 
+/* The values that depend on the world, some of which a checkpoint decides. */
+static ddp_status resolve(ddpi_app *app, int world)
+{
+    DDP_TRY(ddpi_resume_find(app->config, &app->resume));
+    return ddp_config_resolve(app->config, world);
+}
+
 static int run_loopback(ddpi_app *app)
 {
     ddp_comm_opts opts = app->config->comm;
@@ -90,7 +100,7 @@ static int run_loopback(ddpi_app *app)
 
     opts.exit_on_failure = false;
     app->threads = true;
-    ddp_status st = ddp_config_resolve(app->config, world);
+    ddp_status st = resolve(app, world);
     if (st != DDP_OK)
         return leave_with_cause(app, st);
     return ddp_status_exit_code(ddpi_loopback_run(app, &opts, world));
@@ -109,7 +119,7 @@ static int run_mpi(ddpi_app *app)
     if (st != DDP_OK)
         return leave_with_cause(app, st);
     if (app->early == DDP_OK) {
-        app->early = ddp_config_resolve(app->config, ddp_comm_world(comm));
+        app->early = resolve(app, ddp_comm_world(comm));
         keep_message(app);
     }
     return ddp_status_exit_code(ddpi_run_rank(app, comm, message, sizeof message));
@@ -134,6 +144,22 @@ static int run(ddpi_app *app)
     return run_mpi(app);
 }
 
+/* --time-limit from here on, and the end of the Slurm job. */
+static void set_deadline(ddpi_app *app)
+{
+    const char *end = variable(app->envp, "SLURM_JOB_END_TIME");
+    const double limit = app->config->time_limit;
+    const int64_t now = ddp_now_ns();
+
+    if (limit > 0)
+        app->deadline_ns = now + (int64_t)(limit * 1e9);
+    if (end == NULL)
+        return;
+    const int64_t left = strtoll(end, NULL, 10) - (int64_t)time(NULL);
+    if (left > 0 && left < INT64_C(1000000000) && now + left * 1000000000 < app->deadline_ns)
+        app->deadline_ns = now + left * 1000000000;
+}
+
 static int parse_and_run(ddpi_app *app)
 {
     ddp_options_verdict verdict = DDP_OPTIONS_RUN;
@@ -143,12 +169,16 @@ static int parse_and_run(ddpi_app *app)
         ddp_status st = print_answer(app, verdict);
         return st == DDP_OK ? 0 : leave_with_cause(app, st);
     }
+    if (app->early == DDP_OK)
+        set_deadline(app);
+    if (app->early == DDP_OK && !app->config->run.eval_only)
+        ddp_stop_catch();
     return run(app);
 }
 
 int ddp_app_main(int argc, char **argv, const ddp_app_extras *extras)
 {
-    ddpi_app app = {.argc = argc, .argv = argv, .envp = environ};
+    ddpi_app app = {.argc = argc, .argv = argv, .envp = environ, .deadline_ns = DDP_NO_DEADLINE};
     ddpi_registry *registry;
 
     find_launcher(&app);
@@ -158,6 +188,7 @@ int ddp_app_main(int argc, char **argv, const ddp_app_extras *extras)
     app.registry = registry;
     st = ddp_config_create(ddpi_registry_doc(registry), &app.config);
     int code = st == DDP_OK ? parse_and_run(&app) : leave_with_cause(&app, st);
+    ddpi_resume_free(app.resume);
     ddp_config_destroy(app.config);
     ddpi_registry_destroy(registry);
     return code;

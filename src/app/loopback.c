@@ -38,6 +38,8 @@ static ddp_status verdict(const rank_thread *threads, int world)
     }
     if (first == NULL)
         return DDP_OK;
+    if (first->status == DDP_STOPPED)
+        return DDP_STOPPED;
     fprintf(stderr, "ddp_train: rank %d: %s\n", (int)(first - threads), first->message);
     return first->status;
 }

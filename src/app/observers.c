@@ -2,6 +2,7 @@
  * on the console for each epoch. A step's part allocates nothing. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "app/run.h"
 
@@ -81,6 +82,7 @@ static double accuracy(const ddp_eval_result *result)
 static ddp_status record_epoch(const ddpi_run *run, const ddp_epoch_stats *epoch)
 {
     bool val = run->net.val != NULL;
+    char ledger[20];
     ddp_json *record;
 
     DDP_TRY(ddp_json_object(&record));
@@ -94,6 +96,8 @@ static ddp_status record_epoch(const ddpi_run *run, const ddp_epoch_stats *epoch
                             (double)epoch->test.top5 / (double)epoch->test.count);
     }
     ddp_json_set_int(record, "skipped_steps", epoch->skipped_steps);
+    snprintf(ledger, sizeof ledger, "%016" PRIx64, epoch->ledger.sum ^ epoch->ledger.parity);
+    ddp_json_set_string(record, "ledger", ledger);
     ddp_json_set_number(record, "seconds", epoch->seconds);
     ddp_json_set_number(record, "images_per_s", epoch->images_per_s);
     return ddp_metrics_write(run->metrics, record);

@@ -179,6 +179,13 @@ static double share(int64_t hits, int64_t count)
     return count > 0 ? (double)hits / (double)count : 0;
 }
 
+const char *ddpi_run_status_word(const ddpi_run *run)
+{
+    if (run->summary.stopped != DDP_SAVER_GO_ON)
+        return "stopped";
+    return run->config.run.eval_only ? "evaluated" : "trained";
+}
+
 static ddp_status write_summary(const ddpi_run *run, int64_t rss)
 {
     const ddp_run_summary *s = &run->summary;
@@ -187,7 +194,7 @@ static ddp_status write_summary(const ddpi_run *run, int64_t rss)
 
     DDP_TRY(ddp_json_object(&record));
     ddp_json_set_string(record, "kind", "summary");
-    ddp_json_set_string(record, "status", run->config.run.eval_only ? "evaluated" : "trained");
+    ddp_json_set_string(record, "status", ddpi_run_status_word(run));
     ddp_json_set_int(record, "epochs", s->epochs);
     ddp_json_set_int(record, "steps", s->steps);
     ddp_json_set_int(record, "skipped_steps", s->skipped_steps);
@@ -226,6 +233,16 @@ static void print_target(const ddpi_run *run)
         ddp_log_print("target accuracy %g not reached", target);
 }
 
+static void print_stop(const ddpi_run *run)
+{
+    const bool saved = run->config.run.checkpoint_at_end;
+
+    ddp_log_print("stopped after step %" PRId64 ": %s", run->summary.steps,
+                  run->summary.stopped == DDP_SAVER_TIME ? "the time is up"
+                                                         : "a signal asked for it");
+    ddp_log_print("run directory %s%s", run->dir, saved ? "; --resume auto goes on from here" : "");
+}
+
 static void print_end(const ddpi_run *run, int64_t rss)
 {
     const ddp_run_summary *s = &run->summary;
@@ -256,6 +273,9 @@ ddp_status ddpi_run_finish(ddpi_run *run)
     if (run->rank != 0)
         return DDP_OK;
     DDP_TRY(write_summary(run, rss));
-    print_end(run, rss);
+    if (run->summary.stopped != DDP_SAVER_GO_ON)
+        print_stop(run);
+    else
+        print_end(run, rss);
     return DDP_OK;
 }

@@ -51,6 +51,7 @@ typedef struct stage {
 static const stage stages[] = {
     {"read options", check_options},
     {"compare options", compare_options},
+    {"look at the checkpoint", ddpi_run_find_start},
     {"find the machine", ddpi_run_find_machine},
     {"open data", ddpi_run_open_data},
     {"open the model", ddpi_run_open_model},
@@ -59,6 +60,7 @@ static const stage stages[] = {
     {"prepare training", ddpi_run_open_training},
     {"load weights", ddpi_run_load_weights},
     {"compare models", ddpi_run_compare_models},
+    {"prepare checkpoints", ddpi_run_prepare_saving},
     {"measure the machine", ddpi_run_measure_peak},
     {"describe the run", ddpi_run_describe},
 };
@@ -72,14 +74,25 @@ static ddp_status set_up(ddpi_run *run)
     return DDP_OK;
 }
 
+/* Everything is saved, and the run can go on later. */
+static ddp_status stop(ddpi_run *run)
+{
+    DDP_TRY(ddpi_run_agree(run, ddpi_run_finish(run), "finish"));
+    if (run->rank == 0)
+        ddpi_run_write_status(run, ddpi_run_status_word(run));
+    return DDP_STOPPED;
+}
+
 static ddp_status run_all(ddpi_run *run)
 {
     DDP_TRY(set_up(run));
     DDP_TRY(ddpi_run_work(run));
+    if (run->summary.stopped != DDP_SAVER_GO_ON)
+        return stop(run);
     DDP_TRY(ddpi_run_agree(run, ddpi_run_save_weights(run), "save weights"));
     DDP_TRY(ddpi_run_agree(run, ddpi_run_finish(run), "finish"));
     if (run->rank == 0)
-        ddpi_run_write_status(run, run->config.run.eval_only ? "evaluated" : "trained");
+        ddpi_run_write_status(run, ddpi_run_status_word(run));
     return DDP_OK;
 }
 
@@ -168,8 +181,9 @@ ddp_status ddpi_run_rank(const ddpi_app *app, ddp_comm *comm, char *message, siz
     enter_rank(run);
     ddp_comm_on_failure(comm, on_fatal, run);
     st = run_all(run);
-    snprintf(message, message_bytes, "%s", st == DDP_OK ? "" : ddp_status_message());
-    if (st != DDP_OK)
+    snprintf(message, message_bytes, "%s",
+             st == DDP_OK || st == DDP_STOPPED ? "" : ddp_status_message());
+    if (st != DDP_OK && st != DDP_STOPPED)
         report(run, st, message);
     close_run(run);
     ddp_comm_close(comm);

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <sched.h>
 
+#include "app/resume.h"
 #include "app/wiring.h"
 #include "ddp/metrics.h"
 
@@ -24,7 +25,9 @@ typedef struct ddpi_app {
     bool threads;      /* ranks are threads of this process */
     const ddpi_registry *registry;
     ddp_config *config;
-    ddp_status early; /* of the options: every rank fails with it, once they can talk */
+    ddpi_resume *resume; /* NULL without --resume */
+    int64_t deadline_ns; /* to be gone by */
+    ddp_status early;    /* of the options: every rank fails with it, once they can talk */
     char early_message[1024];
 } ddpi_app;
 
@@ -67,6 +70,7 @@ typedef struct ddpi_run_net {
     ddp_model *model;
     ddp_loader *loader;     /* NULL with --eval-only, like strategy */
     ddp_strategy *strategy; /* owns the parameters */
+    ddp_saver *saver;
     float *params;
     float *running;         /* running statistics; NULL: the strategy's, or none */
     size_t eval_only_bytes; /* of params and running, where there is no strategy that owns them */
@@ -99,6 +103,7 @@ typedef struct ddpi_run {
     ddpi_run_data data;
     ddpi_run_net net;
     ddpi_run_shares shares;
+    ddp_run_state start; /* where the run goes on */
     ddp_run_summary summary;
     ddp_eval_result val;
 } ddpi_run;
@@ -115,6 +120,7 @@ DDP_INNER ddp_status ddpi_loopback_run(const ddpi_app *app, const ddp_comm_opts 
 DDP_INNER ddp_status ddpi_run_agree(ddpi_run *run, ddp_status mine, const char *what);
 
 /* ---- stages ---- */
+DDP_INNER ddp_status ddpi_run_find_start(ddpi_run *run);     /* run_save.c */
 DDP_INNER ddp_status ddpi_run_find_machine(ddpi_run *run);   /* environment.c */
 DDP_INNER ddp_status ddpi_run_open_data(ddpi_run *run);      /* run_data.c */
 DDP_INNER ddp_status ddpi_run_open_model(ddpi_run *run);     /* run_model.c */
@@ -122,6 +128,7 @@ DDP_INNER ddp_status ddpi_run_open_dir(ddpi_run *run);       /* run_dir.c */
 DDP_INNER ddp_status ddpi_run_deal(ddpi_run *run);           /* run_shares.c */
 DDP_INNER ddp_status ddpi_run_open_training(ddpi_run *run);  /* run_model.c */
 DDP_INNER ddp_status ddpi_run_load_weights(ddpi_run *run);   /* run_weights.c */
+DDP_INNER ddp_status ddpi_run_prepare_saving(ddpi_run *run); /* run_save.c */
 DDP_INNER ddp_status ddpi_run_compare_models(ddpi_run *run); /* run_model.c */
 DDP_INNER ddp_status ddpi_run_measure_peak(ddpi_run *run);   /* run_model.c */
 DDP_INNER ddp_status ddpi_run_describe(ddpi_run *run);       /* records.c */
@@ -145,6 +152,9 @@ DDP_INNER ddp_status ddpi_run_compare_running(const ddpi_run *run);
 /* With --dump-logits: memory for the test set's logits, and rank 0's file of them. */
 DDP_INNER ddp_status ddpi_run_keep_logits(ddpi_run *run, ddp_eval_opts *opts);
 DDP_INNER ddp_status ddpi_run_save_logits(const ddpi_run *run);
+/* Whether the run goes on from a checkpoint, and that checkpoint in place of initial weights. */
+bool ddpi_run_resumes(const ddpi_run *run);
+DDP_INNER ddp_status ddpi_run_load_checkpoint(ddpi_run *run);
 void ddpi_run_close_shares(ddpi_run *run);
 /* Number of the first logical shard of this rank. */
 int64_t ddpi_run_first_shard(const ddpi_run *run);
@@ -152,6 +162,8 @@ int64_t ddpi_run_first_shard(const ddpi_run *run);
  * option. */
 void ddpi_run_print_shares(const ddpi_run *run);
 DDP_INNER ddp_status ddpi_run_add_shares(const ddpi_run *run, ddp_json *record);
+/* How the run has ended, unless it failed: "trained", "evaluated", "stopped". */
+const char *ddpi_run_status_word(const ddpi_run *run);
 /* Writes the run directory's status file, if there is a directory. Any rank may say "failed": it
  * may be rank 0 that is gone. */
 void ddpi_run_write_status(const ddpi_run *run, const char *word);

@@ -72,7 +72,46 @@ static ddp_status write_config(const ddpi_run *run)
     return st;
 }
 
-/* Rank 0. A directory that is used again keeps its metrics: records are appended. */
+/* Whether the checkpoint to go on from lies in this directory. */
+static bool goes_on_here(const ddpi_run *run, const char *dir)
+{
+    const char *resume = run->config.run.resume;
+    const size_t bytes = strlen(dir);
+
+    if (resume == NULL || strcmp(resume, "auto") == 0)
+        return resume != NULL;
+    return strncmp(resume, dir, bytes) == 0 && (resume[bytes] == 0 || resume[bytes] == '/');
+}
+
+/* A directory that holds a run is that run's: a new one would mix its records with the old ones. */
+static ddp_status check_unused(const ddpi_run *run, const char *dir)
+{
+    static const char *const names[] = {"status", "metrics.jsonl", "config.ini", DDPI_CHECKPOINTS};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && !goes_on_here(run, dir); i++) {
+        char path[PATH_MAX];
+        DDP_TRY(ddp_fs_join(path, sizeof path, dir, names[i]));
+        if (ddp_fs_exists(path))
+            return DDP_FAIL(DDP_ERR_USAGE,
+                            "option --run-dir: %s holds a run already (%s), expected a new "
+                            "directory, or --resume auto to go on with that run",
+                            dir, names[i]);
+    }
+    return DDP_OK;
+}
+
+/* Records of steps that are made again would be there twice. */
+static ddp_status open_metrics(ddpi_run *run)
+{
+    char file[PATH_MAX];
+
+    DDP_TRY(ddpi_run_path(run, "metrics.jsonl", file));
+    if (ddp_fs_exists(file))
+        DDP_TRY(ddp_metrics_cut(file, run->start.steps, run->start.epoch));
+    return ddp_metrics_open(file, &run->metrics);
+}
+
+/* Rank 0. */
 static ddp_status make_dir(ddpi_run *run, char path[PATH_MAX])
 {
     char file[PATH_MAX];
@@ -85,13 +124,13 @@ static ddp_status make_dir(ddpi_run *run, char path[PATH_MAX])
         return DDP_FAIL(DDP_ERR_USAGE, "option --run-dir: the path is too long");
     else
         snprintf(path, PATH_MAX, "%s", given);
+    DDP_TRY(check_unused(run, path));
     DDP_TRY(ddp_fs_make_dirs(path));
     snprintf(run->dir, sizeof run->dir, "%s", path);
     DDP_TRY(ddpi_run_path(run, "status", file));
     DDP_TRY(ddp_fs_write_atomic(file, "running\n", strlen("running\n")));
     DDP_TRY(write_config(run));
-    DDP_TRY(ddpi_run_path(run, "metrics.jsonl", file));
-    return ddp_metrics_open(file, &run->metrics);
+    return open_metrics(run);
 }
 
 static ddp_status open_log_file(ddpi_run *run)

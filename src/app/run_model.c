@@ -216,6 +216,7 @@ void ddpi_run_close_model(ddpi_run *run)
 {
     ddpi_run_net *net = &run->net;
 
+    ddp_saver_destroy(net->saver);
     ddp_eval_destroy(net->val);
     ddp_eval_destroy(net->test);
     ddp_free(net->logits);

@@ -18,6 +18,8 @@ static ddp_status train(ddpi_run *run)
         .sampler = &run->data.sampler,
         /* With a held-out part the test set is kept for the end. */
         .eval = run->net.val != NULL ? run->net.val : run->net.test,
+        .saver = run->net.saver,
+        .start = &run->start,
         .observers = &observer,
         .observer_count = run->rank == 0 ? 1 : 0,
     };
@@ -25,6 +27,8 @@ static ddp_status train(ddpi_run *run)
     ddp_status st = ddp_trainer_run(&run->config.trainer, &info, &parts, &run->summary);
     ddp_log_progress_end();
     DDP_TRY(st);
+    if (run->summary.stopped != DDP_SAVER_GO_ON)
+        return DDP_OK;
     /* What the test and files see from here on. */
     DDP_TRY(ddp_strategy_average(run->net.strategy, &run->net.params));
     if (run->net.val == NULL)

@@ -100,6 +100,8 @@ ddp_status ddpi_run_load_weights(ddpi_run *run)
     const ddp_run_opts *opts = &run->config.run;
     ddp_weights weights = weights_of(run);
 
+    if (ddpi_run_resumes(run))
+        return ddpi_run_load_checkpoint(run);
     if (opts->init_weights == NULL || opts->init_partial)
         DDP_TRY(ddp_param_table_init(run->net.device, weights.table, run->config.data.seed,
                                      run->net.params));
@@ -112,7 +114,7 @@ ddp_status ddpi_run_compare_running(const ddpi_run *run)
 {
     char text[64];
 
-    if (run->config.run.init_weights == NULL || running_bytes(run) == 0)
+    if (run->config.run.init_weights == NULL || ddpi_run_resumes(run) || running_bytes(run) == 0)
         return DDP_OK;
     snprintf(text, sizeof text, "running_statistics=%016" PRIx64 "\n", run->net.running_hash);
     return ddp_comm_fingerprint(run->comm, text, "initial weights");
