@@ -55,7 +55,7 @@ for ranks in 3 loopback:3; do
 done
 mkdir "$work/full"
 ln -s /dev/full "$work/full/metrics.jsonl"
-refused 1 'No space left' 3 "${small[@]}" --run-dir "$work/full"
+refused 1 'No space left' 3 "${small[@]}" --run-dir "$work/full" --resume auto
 
 touch "$work/file"
 for ranks in 1 4 loopback:2; do
