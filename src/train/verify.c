@@ -1,10 +1,10 @@
 /* verify.c - finite differences, and comparing bits. See verify.h.
  *
  * A step along a gradient changes the loss sum L by the step's length times the gradient's. The
- * step is so long that L changes by about a hundredth, far above its rounding; where the loss bends
+ * step is so long that L changes by a ten-thousandth, far above its rounding; where the loss bends
  * or has kinks, a shorter or longer one may fit better, so that a few are tried and the best one
- * counts. Parameters whose gradient is next to nothing (biases before a norm) are measured against
- * a hundredth of the whole gradient instead of their own. */
+ * counts. Parameters whose gradient is next to nothing (biases before a norm) are measured
+ * against a hundredth of the whole gradient instead of their own. */
 #include "ddp/verify.h"
 
 #include <inttypes.h>
@@ -13,9 +13,9 @@
 
 #include "ddp/memory.h"
 
-#define TOLERANCE  0.03
-#define LEAST_PART 0.01 /* of the whole gradient's length, that differences are measured against   \
-                         */
+#define TOLERANCE 0.03
+/* Of the whole gradient's length: what differences are measured against, at least. */
+#define LEAST_PART 0.01
 
 typedef struct differences {
     const ddp_gradient_check *check;
@@ -94,7 +94,7 @@ static ddp_status derivative(const differences *d, const ddp_param *param, doubl
 
 static ddp_status check_param(const differences *d, const ddp_param *param, double *error_out)
 {
-    static const double changes[] = {1e-2, 1e-3, 3e-2, 3e-3};
+    static const double changes[] = {1e-4, 1e-3, 1e-5, 3e-6, 1e-6, 3e-7, 1e-7};
     const double length = length_of(d->check->grads + param->offset, param->count);
     const double against = fmax(length, LEAST_PART * d->whole);
     double found = NAN, error = INFINITY;
