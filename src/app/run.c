@@ -86,6 +86,12 @@ static ddp_status stop(ddpi_run *run)
 static ddp_status run_all(ddpi_run *run)
 {
     DDP_TRY(set_up(run));
+    if (ddpi_run_verifies(run)) {
+        DDP_TRY(ddpi_run_verify(run));
+        if (run->rank == 0)
+            ddpi_run_write_status(run, "verified");
+        return DDP_OK;
+    }
     DDP_TRY(ddpi_run_work(run));
     if (run->summary.stopped != DDP_SAVER_GO_ON)
         return stop(run);

@@ -133,10 +133,13 @@ DDP_INNER ddp_status ddpi_run_compare_models(ddpi_run *run); /* run_model.c */
 DDP_INNER ddp_status ddpi_run_measure_peak(ddpi_run *run);   /* run_model.c */
 DDP_INNER ddp_status ddpi_run_describe(ddpi_run *run);       /* records.c */
 DDP_INNER ddp_status ddpi_run_work(ddpi_run *run);           /* run_train.c */
+DDP_INNER ddp_status ddpi_run_verify(ddpi_run *run);         /* run_verify.c */
 DDP_INNER ddp_status ddpi_run_save_weights(ddpi_run *run);   /* run_weights.c */
 DDP_INNER ddp_status ddpi_run_finish(ddpi_run *run);         /* records.c */
 
 /* ---- pieces ---- */
+/* Whether the run proves something instead of training. */
+bool ddpi_run_verifies(const ddpi_run *run);
 /* Collective. Fills run->ranks with what the ranks are now. */
 DDP_INNER ddp_status ddpi_run_share_info(ddpi_run *run);
 /* Collective. Device, GPU and lane, from run->ranks, which then has the GPUs, too. */

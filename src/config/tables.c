@@ -110,6 +110,11 @@ static const ddp_option train_options[] = {
      "With --eval-only: write the test set's logits and labels there (safetensors)"},
     {"check-replicas", DDP_OPT_INT, AT(trainer.check_replicas), 0, COUNT_MAX, NULL, "N",
      "Compare the ranks' parameters every N steps; 0: at the start only"},
+    {"verify-world", DDP_OPT_INT, AT(run.verify_world), 0, COUNT_MAX, NULL, "N",
+     "Instead of training: make N steps with --exact, and once more on one rank, and compare all "
+     "bits"},
+    {"verify-grad", DDP_OPT_BOOL, AT(run.verify_grad), 0, 0, NULL, NULL,
+     "Instead of training: compare the gradient of each parameter with finite differences"},
     {0},
 };
 

@@ -88,6 +88,25 @@ static ddp_status check_exact(const ddp_config *config)
     return DDP_OK;
 }
 
+static ddp_status check_self_tests(const ddp_run_opts *run)
+{
+    if (run->verify_world > 0 && !run->exact)
+        return USAGE("option --verify-world: found without --exact, expected both");
+    if (run->verify_world > 0 && run->sync_bn)
+        return USAGE("option --verify-world: found with --sync-bn, expected statistics of each "
+                     "shard, which one rank can compute, too");
+    if (run->verify_grad && run->precision != DDP_PRECISION_FP32)
+        return USAGE("option --verify-grad: found with --precision bf16, expected fp32: "
+                     "differences of such losses are rounding");
+    if (run->verify_grad && run->sync_bn)
+        return USAGE(
+            "option --verify-grad: found with --sync-bn, expected statistics of each shard");
+    if (run->eval_only + (run->verify_world > 0) + run->verify_grad > 1)
+        return USAGE("options --eval-only, --verify-world and --verify-grad: found several, "
+                     "expected one of them");
+    return DDP_OK;
+}
+
 static ddp_status check_paths(const ddp_run_opts *run)
 {
     const char *const names[] = {"run-dir", "init-weights", "save-weights", "dump-logits",
@@ -142,6 +161,7 @@ ddp_status ddpi_config_check(const ddp_config *config)
     DDP_TRY(check_batch(config));
     DDP_TRY(check_comm(config));
     DDP_TRY(check_exact(config));
+    DDP_TRY(check_self_tests(&config->run));
     DDP_TRY(ddpi_config_check_weights(config->run.rank_weights));
     if (config->model.label_smoothing >= 1)
         return USAGE("option --label-smoothing: found %g, expected less than 1",

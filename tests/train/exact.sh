@@ -40,5 +40,20 @@ train resnet 1 "${resnet[@]}"
 train resnet_four loopback:4 "${resnet[@]}"
 same resnet_four resnet
 
+# proves TEXT RANKS ARGUMENTS...: a self-test that must pass and say so.
+proves() {
+    local text=$1 ranks=$2
+    shift 2
+    if launch "$ranks" --quiet --threads 1 --run-dir "$work/proof" "$@" >"$work/out" 2>&1; then
+        equal "$*" "$(grep -c "$text" "$work/out")" 1
+        equal "$*: status" "$(cat "$work/proof/status")" verified
+    else
+        fail "$*: $(cat "$work/out")"
+    fi
+}
+proves 'verify-world: PASS: 3 steps on 4 ranks' 4 "${lenet[@]}" --verify-world 3
+proves 'verify-world: PASS: 2 steps on 3 ranks' loopback:3 "${short[@]}" --logical-ranks 6 --verify-world 2
+proves 'verify-grad: PASS: 4 parameters' 1 --model mlp --mlp-widths 64 --verify-grad
+
 refused 2 'this many ranks: 1, 2, 4, 8' 3 "${lenet[@]}"
 finish

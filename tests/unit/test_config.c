@@ -116,6 +116,12 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--comm nccl --device cpu", "expected --device cuda");
     refused("--comm nccl --share-device", "a GPU for each rank");
     refused("--allreduce shm --no-shared-memory", "another algorithm");
+    refused("--verify-world 2", "without --exact");
+    refused("--verify-world 2 --exact --sync-bn", "expected statistics");
+    refused("--verify-grad --precision bf16", "expected fp32");
+    refused("--verify-grad --sync-bn", "statistics of each shard");
+    refused("--verify-grad --eval-only --init-weights w", "one of them");
+    refused("--verify-grad --verify-world 1 --exact", "one of them");
     refused("--exact --allreduce ring", "expected auto, shm, tree or rhd");
     refused("--exact --strategy naive", "expected ddp or sync");
     refused("--exact --grad-dtype bf16", "expected fp32");
