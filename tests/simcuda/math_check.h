@@ -18,6 +18,13 @@
 
 #include "num.h"
 
+// Under the thread sanitizer plain loops take long, and races made on purpose are reported.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool WATCHED = true;
+#else
+constexpr bool WATCHED = false;
+#endif
+
 inline int failures = 0;
 
 #define CHECK(condition)                                                                           \
