@@ -269,6 +269,7 @@ static ddp_status fill_environment(const ddpi_run *run, ddp_json *object)
     ddp_json_set_string(object, "ddp_train", DDP_VERSION);
     ddp_json_set_string(object, "compiler", __VERSION__);
     ddp_json_set_string(object, "communicator", ddp_comm_backend_name(run->comm));
+    ddp_json_set_string(object, "gradients", ddpi_run_lane_name(run));
     set_text(object, "communication_library", ddp_comm_library(run->comm));
     set_text(object, "device", ddp_device_describe(run->net.device));
     add_time(object);

@@ -137,8 +137,10 @@ static ddp_status print_start(const ddpi_run *run)
                   "activations and scratch",
                   (double)flat / (1 << 20),
                   (double)ddp_model_activation_bytes(run->net.model) / (1 << 20));
-    ddp_log_print("ranks: %d over %s on %d node(s), %d thread(s) each; %s", run->world,
-                  ddp_comm_backend_name(run->comm), ddp_comm_node_count(run->comm),
+    const bool lane = ddp_comm_has_lane(run->comm);
+    ddp_log_print("ranks: %d over %s%s%s on %d node(s), %d thread(s) each; %s", run->world,
+                  ddp_comm_backend_name(run->comm), lane ? ", gradients over " : "",
+                  lane ? ddpi_run_lane_name(run) : "", ddp_comm_node_count(run->comm),
                   config->device.threads, ddp_device_describe(run->net.device));
     print_transform("test", run->data.eval_transform);
     if (config->run.eval_only)

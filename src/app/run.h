@@ -146,6 +146,8 @@ DDP_INNER ddp_status ddpi_run_share_info(ddpi_run *run);
 DDP_INNER ddp_status ddpi_run_choose_device(ddpi_run *run);
 /* Collective. Attaches the lane to the communicator, before anything asks that for memory. */
 DDP_INNER ddp_status ddpi_run_attach_lane(ddpi_run *run);
+/* What carries gradients: the lane or, without one, the communicator. */
+const char *ddpi_run_lane_name(const ddpi_run *run);
 /* Rank 0 logs where all ranks are. */
 DDP_INNER ddp_status ddpi_run_log_places(const ddpi_run *run);
 void ddpi_run_close_data(ddpi_run *run);

@@ -185,6 +185,13 @@ ddp_status ddpi_run_attach_lane(ddpi_run *run)
     return attach(run);
 }
 
+const char *ddpi_run_lane_name(const ddpi_run *run)
+{
+    const char *lane = ddp_comm_lane_name(run->comm);
+
+    return lane != NULL ? lane : ddp_comm_backend_name(run->comm);
+}
+
 /* On CPUs there is little in it that the launch did not say. */
 ddp_status ddpi_run_log_places(const ddpi_run *run)
 {
