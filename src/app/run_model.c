@@ -137,6 +137,8 @@ static ddp_status own_params(ddpi_run *run)
     ddp_status st =
         ddp_device_copy(run->net.device, ddp_device_main_stream(run->net.device), run->net.running,
                         first, running * sizeof(float), DDP_COPY_TO_DEVICE);
+    if (st == DDP_OK)
+        st = ddp_stream_sync(ddp_device_main_stream(run->net.device));
     ddp_free(first);
     ddp_model_bind_running(run->net.model, run->net.running);
     return st;
