@@ -74,6 +74,7 @@ run_asan() {
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
     export LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
     suite asan asan-unit 400 '^unit\.'
+    suite asan asan-sim 200 '^sim\.'
     suite asan asan-loopback 200 '^train\.loopback$'
     ASAN_OPTIONS=detect_leaks=0 suite asan asan-mpi2 200 '^mpi2\.'
     unset UBSAN_OPTIONS LSAN_OPTIONS
@@ -84,6 +85,7 @@ run_tsan() {
     built tsan || return
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$root/tests/tsan.supp
     suite tsan tsan 400 '^(unit\.(async_worlds|lane|marks|thread|queue|log|loader|loopback|comm|shm|reducer|worlds|accumulate|sync_bn|rank_weights|clip|watchdog|engine|device|pack).*|train\.loopback)$'
+    suite tsan tsan-sim 300 '^sim\.'
     unset TSAN_OPTIONS
 }
 
