@@ -38,7 +38,7 @@ static ddp_status no_memory(const ddp_device *device, cudaError_t error, const c
     if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
         (void)cudaGetLastError();
     return DDP_FAIL(DDP_ERR_NOMEM,
-                    "CUDA: %s: %.1f MiB are not to be had on GPU %d (%.1f of %.1f MiB are free)",
+                    "CUDA: %s: %.3f MiB are not to be had on GPU %d (%.1f of %.1f MiB are free)",
                     what, (double)bytes / 1048576, ddpi_cuda_index(device),
                     (double)free_bytes / 1048576, (double)total_bytes / 1048576);
 }
@@ -78,7 +78,7 @@ ddp_status ddpi_cuda_host_alloc(ddp_device *device, size_t bytes, void **memory_
     const cudaError_t error = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
-        return DDP_FAIL(DDP_ERR_NOMEM, "CUDA: cudaHostAlloc: %.1f MiB cannot be pinned",
+        return DDP_FAIL(DDP_ERR_NOMEM, "CUDA: cudaHostAlloc: %.3f MiB cannot be pinned",
                         (double)size / 1048576);
     }
     DDP_TRY(ddpi_cuda_check(error, "cudaHostAlloc", __FILE__, __LINE__));
