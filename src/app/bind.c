@@ -28,10 +28,15 @@ bool ddpi_cores_narrow(cpu_set_t *cores, const cpu_set_t *near_cores)
 
 static bool load_topology(hwloc_topology_t *topology_out)
 {
+    /* They ask display servers and drivers, for what is not needed here: that may take seconds. */
+    static const char *const slow[] = {"gl", "opencl", "cuda", "nvml", "rsmi"};
     hwloc_topology_t topology;
 
     if (hwloc_topology_init(&topology) != 0)
         return false;
+    for (size_t i = 0; i < sizeof slow / sizeof slow[0]; i++)
+        (void)hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
+                                            slow[i]);
     /* All, since a GPU that no driver of hwloc's knows is no "important" device. */
     if (hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_ALL) != 0 ||
         hwloc_topology_load(topology) != 0) {
