@@ -97,6 +97,29 @@ ddp_status ddpi_run_find_start(ddpi_run *run)
     return DDP_OK;
 }
 
+/* Kernels follow the processor and the library, and sums the number of threads: with --exact the
+ * run could not end with the bits that it would have ended with. */
+static ddp_status compare_arithmetic(const ddpi_run *run, const ddp_json *state)
+{
+    const char *device = NULL;
+    const char *here = ddp_device_describe(run->net.device);
+    int64_t threads = 0;
+
+    if (!run->config.run.exact)
+        return DDP_OK;
+    if (!ddp_json_as_string(ddp_json_get(state, "device"), &device) || strcmp(device, here) != 0)
+        return DDP_FAIL(DDP_ERR_MISMATCH,
+                        "option --exact: the run that goes on was computed by %s, here is %s",
+                        device != NULL ? device : "an unknown device", here);
+    if (!ddp_json_as_int(ddp_json_get(state, "threads"), &threads) ||
+        threads != run->config.device.threads)
+        return DDP_FAIL(DDP_ERR_MISMATCH,
+                        "option --exact: the run that goes on has %" PRId64
+                        " threads for an operation, found %d",
+                        threads, run->config.device.threads);
+    return DDP_OK;
+}
+
 ddp_status ddpi_run_load_checkpoint(ddpi_run *run)
 {
     const ddpi_resume *resume = run->app->resume;
@@ -108,6 +131,7 @@ ddp_status ddpi_run_load_checkpoint(ddpi_run *run)
                         "%s stands at step %" PRId64 " of an epoch, but the data set has %" PRId64
                         " steps an epoch",
                         ddpi_resume_path(resume), run->start.step_in_epoch, steps);
+    DDP_TRY(compare_arithmetic(run, ddpi_resume_state(resume)));
     return ddp_saver_load(ddpi_resume_path(resume), ddpi_resume_state(resume), &parts, &run->start,
                           &run->net.batches);
 }
@@ -136,6 +160,8 @@ static ddp_status fill_state(const ddpi_run *run, const ddp_run_state *state, dd
     DDP_TRY(ddp_model_fingerprint(run->net.model, &choices));
     ddp_json_set_string(object, "choices", choices);
     ddp_free(choices);
+    ddp_json_set_string(object, "device", ddp_device_describe(run->net.device));
+    ddp_json_set_int(object, "threads", run->config.device.threads);
     return DDP_OK;
 }
 

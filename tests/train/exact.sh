@@ -20,6 +20,13 @@ for ranks in 2 4 8; do
 done
 equal 'steps of the runs' "$(losses one | wc -l)" 100
 
+# A run that goes on with another number of processes is the same run.
+train half 4 "${lenet[@]:0:7}" --max-steps 50
+train half 8 "${lenet[@]}" --resume auto
+same half one
+refused 1 '1 threads for an operation, found 2' 1 "${lenet[@]}" --resume "$work/half" --threads 2 \
+    --run-dir "$work/other"
+
 short=(--model mlp --mlp-widths 64 --dataset synthetic --synthetic-train 480 --synthetic-test 300 --exact
     --batch-size 48 --max-steps 15 --momentum 0.9)
 train six 1 "${short[@]}" --logical-ranks 6
@@ -42,11 +49,11 @@ same resnet_four resnet
 
 # proves TEXT RANKS ARGUMENTS...: a self-test that must pass and say so.
 proves() {
-    local text=$1 ranks=$2
+    local text=$1 ranks=$2 dir=$work/proof$checks
     shift 2
-    if launch "$ranks" --quiet --threads 1 --run-dir "$work/proof" "$@" >"$work/out" 2>&1; then
+    if launch "$ranks" --quiet --threads 1 --run-dir "$dir" "$@" >"$work/out" 2>&1; then
         equal "$*" "$(grep -c "$text" "$work/out")" 1
-        equal "$*: status" "$(cat "$work/proof/status")" verified
+        equal "$*: status" "$(cat "$dir/status")" verified
     else
         fail "$*: $(cat "$work/out")"
     fi
