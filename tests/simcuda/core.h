@@ -11,22 +11,27 @@
  * memory: see cusim_copy().
  *
  * Environment, read once at the first call:
- *   CUSIM_DEVICES=n       devices of this machine (default 8); CUDA_VISIBLE_DEVICES chooses among
- * them CUSIM_MEMORY_MB=n     memory of each (default 4096): more is cudaErrorMemoryAllocation
- *   CUSIM_DELAY_US=n      every piece of work starts a random 0..n microseconds late
- *   CUSIM_SEED=n          seed of the delays; not 0: blocks of a grid run in another order, too
- *   CUSIM_STRICT=0        a report does not end the process (default 1: exit status 99)
- *   CUSIM_TRACE=1         prints every piece of work when it runs
- *   CUSIM_UNRECORDED=ok   waiting for an event that was never recorded is not reported
- *   CUSIM_FIBERS=tsan     the thread sanitizer sees every CUDA thread as a thread of its own
- *   CUSIM_NCCL_TIMEOUT_MS how long a collective waits for its peers (default 10000)
- *   CUSIM_FAIL=LIST       calls that fail: WHAT[@rankR][:N][=ERROR], separated by commas. WHAT is
- * the name of a function (cudaMalloc, cudnnConvolutionForward, ncclAllReduce) or one of launch a
- * launch that the runtime refuses at once kernel     a kernel that faults when it runs:
- * cudaErrorIllegalAddress stays ncclAsync  a collective that fails asynchronously N counts the
- * calls of that name in this process from 1 (default 1); N+ means that one and all later ones.
- * rankR: only in the process whose OMPI_COMM_WORLD_RANK or PMI_RANK is R. ERROR: number of the
- * error to give instead of the usual one.
+ *   CUSIM_DEVICES=n        devices of this machine (default 8; see CUDA_VISIBLE_DEVICES, too)
+ *   CUSIM_MEMORY_MB=n      memory of each (default 4096): more is cudaErrorMemoryAllocation
+ *   CUSIM_DRIVER_VERSION=n version of the driver (default 13000), 0 for none
+ *   CUSIM_DELAY_US=n       every piece of work starts a random 0..n microseconds late
+ *   CUSIM_SEED=n           seed of the delays; not 0: blocks run in another order, too
+ *   CUSIM_STRICT=0         a report does not end the process (default 1: exit status 99)
+ *   CUSIM_TRACE=1          prints every piece of work when it runs
+ *   CUSIM_UNRECORDED=ok    waiting for an event that was never recorded is not reported
+ *   CUSIM_FIBERS=tsan      the thread sanitizer sees every CUDA thread as one of its own
+ *   CUSIM_NCCL_TIMEOUT_MS  how long a collective waits for its peers (default 10000)
+ *   CUSIM_NCCL_BUFFERS=1   ranks must pass the same allocation, counted per device
+ *   CUSIM_NCCL_VERSION=n   another version than that of the header
+ *   CUSIM_FAIL=LIST        calls that fail: WHAT[@rankR][:N][=ERROR], with commas between
+ *
+ * WHAT is a function's name (cudaMalloc, cudnnConvolutionForward, ncclAllReduce) or
+ *   launch     a launch that the runtime refuses at once,
+ *   kernel     a kernel that faults when it runs: cudaErrorIllegalAddress stays,
+ *   ncclAsync  a collective that fails asynchronously.
+ * N counts the calls of that name in this process from 1 (default 1); N+ is that one and all later
+ * ones. rankR: in the process with that OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK or SLURM_PROCID
+ * only. ERROR: number of the error to give instead of the usual one.
  */
 #ifndef DDP_TESTS_SIMCUDA_CORE_H
 #define DDP_TESTS_SIMCUDA_CORE_H
