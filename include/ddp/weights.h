@@ -41,6 +41,26 @@ DDP_CALL ddp_status ddp_weights_load(const char *path, bool partial, ddp_weights
 DDP_CALL ddp_status ddp_logits_save(const char *path, const float *logits, const int64_t *labels,
                                     int64_t count, int64_t classes);
 
+/* ---- any file of tensors ---- */
+
+typedef struct ddp_tensors ddp_tensors;
+
+typedef struct ddp_tensor {
+    const char *name;
+    const char *dtype; /* as files name it: "F32" */
+    ddp_shape shape;
+    const void *data; /* aligned to its elements if the file's writer took care */
+    size_t bytes;
+} ddp_tensor;
+
+/* Reads a whole file, in the order of its data. The caller closes *tensors_out. */
+DDP_CALL ddp_status ddp_tensors_open(const char *path, ddp_tensors **tensors_out);
+DDP_API void ddp_tensors_close(ddp_tensors *tensors);
+DDP_API size_t ddp_tensors_count(const ddp_tensors *tensors);
+DDP_API ddp_tensor ddp_tensors_at(const ddp_tensors *tensors, size_t index);
+/* Values as doubles from F32, F64, F16, BF16 and I64; false for other types. */
+DDP_API bool ddp_tensor_values(const ddp_tensor *tensor, double *values);
+
 #ifdef __cplusplus
 }
 #endif
