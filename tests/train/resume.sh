@@ -48,25 +48,41 @@ train norms 2 "${norms[@]}" --resume auto
 equal 'weights with norms' "$(summary norms weights_xxh3)" "$(summary norms.whole weights_xxh3)"
 same_checkpoint norms norms.whole 0000000005
 
-# kill -9 of a rank, at whatever step it is by then; steps 15 and 20 are saved at the latest.
-kill_in_the_middle() { # NAME
-    local steps=0 pids=
-    mpirun -np 2 "$program" "${model[@]}" --quiet --threads 1 --checkpoint-every 5 --epochs 400 \
-        --run-dir "$work/$1" >"$work/out" 2>&1 &
-    while [ "$steps" -lt 13 ]; do
+# kill_in_the_middle NAME RANKS STEPS ARGUMENTS...: kill -9 of the last rank after that step, wherever it
+# is by then.
+kill_in_the_middle() {
+    local name=$1 ranks=$2 want=$3 steps=0 tries=0
+    shift 3
+    mpirun -np "$ranks" "$program" "$@" --quiet --threads 1 --run-dir "$work/$name" >"$work/out" 2>&1 &
+    while [ "$steps" -lt "$want" ] && [ "$tries" -lt 2000 ]; do
         sleep 0.02
-        steps=$(records "$1" step 2>/dev/null)
+        steps=$(records "$name" step 2>/dev/null)
         steps=${steps:-0}
+        tries=$((tries + 1))
     done
-    pids=$(pgrep -P "$!" -x ddp_train | tail -n 1)
-    kill -9 "$pids"
+    kill -9 "$(pgrep -P "$!" -x ddp_train | tail -n 1)"
     wait "$!" || true
+    equal "$name: status" "$(cat "$work/$name/status")" failed
 }
-kill_in_the_middle killed
+kill_in_the_middle killed 2 13 "${model[@]}" --checkpoint-every 5 --epochs 400
 train killed 2 "${model[@]}" --resume auto
 equal 'weights after a kill' "$(summary killed weights_xxh3)" "$(summary whole weights_xxh3)"
 same_curve killed whole 30 0
 equal 'steps recorded after a kill' "$(steps_of killed)" "$(seq -s ' ' 30) "
+
+# With --exact on another number of ranks, too.
+exact=(--model lenet --dataset synthetic --synthetic-train 640 --synthetic-test 50 --batch-size 64
+    --logical-ranks 8 --exact --momentum 0.9 --lr 0.01 --epochs 3)
+train exact 1 "${exact[@]}"
+kill_in_the_middle exact.killed 4 13 "${exact[@]}" --checkpoint-every 5 --epochs 400
+for ranks in 2 8; do
+    cp -r "$work/exact.killed" "$work/exact.$ranks"
+    train "exact.$ranks" "$ranks" "${exact[@]}" --resume auto
+    equal "--exact, killed at 4 ranks, $ranks ranks: weights" "$(summary "exact.$ranks" weights_xxh3)" \
+        "$(summary exact weights_xxh3)"
+    same_checkpoint "exact.$ranks" exact 0000000030
+    same_curve "exact.$ranks" exact 30 0
+done
 
 # Other numbers of ranks, also one that the shards cannot be dealt to equally.
 for ranks in loopback:1 3 loopback:4; do
@@ -109,4 +125,29 @@ launch 2 "${model[@]}" --threads 1 --epochs 4 --run-dir "$work/cut" --resume aut
 equal 'the damaged one is named' "$(grep -c 'step-0000000040 is skipped: .*optimizer.safetensors: has .* bytes, expected' "$work/out")" 1
 equal 'the one before is taken' "$(grep -c '^goes on after step 30 ' "$work/out")" 1
 equal 'what is left' "$(ls "$work/cut/checkpoints" | tr '\n' ' ')" 'step-0000000030 step-0000000040 '
+
+# Looking at checkpoints.
+look() { # STATUS COMMAND...: its output is in $work/out
+    local code=0 status=$1
+    shift
+    "$(dirname "$program")/ddp_ckpt" "$@" >"$work/out" 2>&1 || code=$?
+    equal "ddp_ckpt $*" "$code" "$status"
+}
+look 0 verify "$work/cut" "$work/whole"
+equal 'checkpoints that are good' "$(grep -c ': good, step ' "$work/out")" 4
+look 0 show "$work/whole/checkpoints/step-0000000030"
+equal 'what is shown' "$(grep -c -e '^  "step": 30,' -e '^  conv1.weight .*norm ' -e '^  momentum.conv1.weight ' \
+    -e '^  ema.conv1.weight ' "$work/out")" 4
+cp -r "$work/whole/checkpoints/step-0000000030" "$work/copy"
+look 0 diff "$work/copy" "$work/whole/checkpoints/step-0000000030"
+look 1 diff "$work/copy" "$work/whole/checkpoints/step-0000000020"
+equal 'what differs' "$(grep -c -e '^state step: 30 and 20$' -e '^conv1.weight: .* values differ, by ' "$work/out")" 2
+printf x | dd of="$work/copy/model.safetensors" bs=1 seek=5000 conv=notrunc status=none
+look 1 diff "$work/copy/model.safetensors" "$work/whole/checkpoints/step-0000000030/model.safetensors"
+equal 'one byte of a file' "$(grep -c ': 1 of .* values differ' "$work/out") $(wc -l <"$work/out")" '1 1'
+look 1 verify "$work/copy" "$work/whole"
+equal 'damage is named' "$(grep -c 'damaged: .*model.safetensors: has checksum' "$work/out")" 1
+look 2 show "$work/copy"
+look 2 verify "$work/nothing"
+look 2 compare "$work/copy"
 finish

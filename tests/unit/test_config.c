@@ -166,6 +166,59 @@ static void texts_of_several_numbers_are_read_strictly(void **state)
     }
 }
 
+static void a_time_limit_has_many_forms(void **state)
+{
+    static const struct {
+        const char *text;
+        double seconds;
+    } good[] = {{"90", 90},      {"90s", 90},     {"0.5", 0.5},           {"15m", 900},
+                {"1h30m", 5400}, {"1.5h", 5400},  {"2d", 172800},         {"1d1h1m1s", 90061},
+                {"1:30", 5400},  {"0:00:10", 10}, {"1-12:00:00", 129600}, {"2-0", 172800}};
+    static const char *const bad[] = {"0",    "-5",    "5x",      "1m1h",  "1h1h",       "h",
+                                      "1:",   ":30",   "1:2:3:4", "1-2-3", "1h:30",      "inf",
+                                      "0:00", "1e99d", "",        "1 h",   "99999999:00"};
+    char line[64];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        snprintf(line, sizeof line, "--time-limit=%s", good[i].text);
+        ddp_config *c = parsed(line);
+        if (c->time_limit != good[i].seconds)
+            fail_msg("%s is %g seconds", good[i].text, c->time_limit);
+        ddp_config_destroy(c);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        snprintf(line, sizeof line, "--time-limit=%s", bad[i]);
+        if (strchr(bad[i], ' ') == NULL)
+            refused(line, "option --time-limit: found");
+    }
+}
+
+static void a_resumed_run_may_deal_unequally(void **state)
+{
+    (void)state;
+    ddp_config *c = parsed("--logical-ranks 4");
+    CHECK_FAILS(ddp_config_resolve(c, 3), DDP_ERR_USAGE, "found 4 with 3 ranks");
+    c->uneven_shards = true;
+    CHECK_OK(ddp_config_resolve(c, 3));
+    assert_int_equal(c->shards, 4);
+    assert_int_equal(c->reducer.shards, 0); /* dealt later */
+    CHECK_FAILS(ddp_config_resolve(c, 5), DDP_ERR_USAGE, "found 4 with 5 ranks, expected one for");
+    ddp_config_destroy(c);
+    c = parsed("");
+    assert_int_equal(c->run.checkpoint_epochs, 1);
+    assert_int_equal(c->run.keep, 2);
+    assert_true(c->run.checkpoint_at_end && !c->run.keep_best && c->time_limit == 0);
+    ddp_config_destroy(c);
+    refused("--resume auto", "found auto without --run-dir");
+    refused("--resume=", "option --resume: found an empty text");
+    refused("--resume auto --run-dir d --eval-only --init-weights w", "found with --eval-only");
+    refused("--resume d --init-weights w", "found beside --init-weights");
+    ddp_config_destroy(parsed("--resume auto --run-dir d --init-weights w"));
+    ddp_config_destroy(parsed("--resume none"));
+    refused("--keep 0", "--keep");
+}
+
 static void the_world_decides_batch_and_shards(void **state)
 {
     (void)state;
@@ -341,6 +394,8 @@ int main(void)
         cmocka_unit_test(choices_match_their_enums),
         cmocka_unit_test(values_that_do_not_fit_together_are_refused),
         cmocka_unit_test(texts_of_several_numbers_are_read_strictly),
+        cmocka_unit_test(a_time_limit_has_many_forms),
+        cmocka_unit_test(a_resumed_run_may_deal_unequally),
         cmocka_unit_test(the_world_decides_batch_and_shards),
         cmocka_unit_test(the_rate_follows_the_batch_if_asked),
         cmocka_unit_test(the_optimizer_has_a_rate_that_suits_it),

@@ -135,6 +135,38 @@ static void half_lines_are_dropped(void **state)
     assert_file("{}\n");
 }
 
+static void what_comes_again_is_cut(void **state)
+{
+    static const char all[] = "{\"kind\":\"run\"}\n"
+                              "{\"kind\":\"step\",\"epoch\":1,\"step\":1}\n"
+                              "{\"kind\":\"step\",\"epoch\":1,\"step\":2}\n"
+                              "{\"kind\":\"checkpoint\",\"step\":2}\n"
+                              "{\"kind\":\"epoch\",\"epoch\":1}\n"
+                              "{\"kind\":\"note\"}\n"
+                              "{\"kind\":\"step\",\"epoch\":2,\"step\":3}\n"
+                              "{\"kind\":\"checkpoint\",\"step\":3}\n"
+                              "{\"kind\":\"epoch\",\"epoch\":2}\n"
+                              "{\"kind\":\"summary\"}\n"
+                              "\x01\n"
+                              "{\"kind\":\"step\",\"ep";
+    static const char kept[] = "{\"kind\":\"run\"}\n"
+                               "{\"kind\":\"step\",\"epoch\":1,\"step\":1}\n"
+                               "{\"kind\":\"step\",\"epoch\":1,\"step\":2}\n"
+                               "{\"kind\":\"checkpoint\",\"step\":2}\n"
+                               "{\"kind\":\"epoch\",\"epoch\":1}\n"
+                               "{\"kind\":\"note\"}\n";
+
+    (void)state;
+    put_file(all);
+    CHECK_OK(ddp_metrics_cut(path, 2, 1));
+    assert_file(kept);
+    CHECK_OK(ddp_metrics_cut(path, 2, 1)); /* nothing left to do */
+    assert_file(kept);
+    CHECK_OK(ddp_metrics_cut(path, 0, 0));
+    assert_file("{\"kind\":\"run\"}\n{\"kind\":\"note\"}\n");
+    CHECK_OK(ddp_metrics_cut("/dev/full", 0, 0)); /* not a file */
+}
+
 static void failures_name_the_path(void **state)
 {
     ddp_metrics *metrics = NULL;
@@ -169,6 +201,7 @@ int main(void)
         cmocka_unit_test(the_longest_record_fits),
         cmocka_unit_test(records_are_lines),
         cmocka_unit_test(half_lines_are_dropped),
+        cmocka_unit_test(what_comes_again_is_cut),
         cmocka_unit_test(failures_name_the_path),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
