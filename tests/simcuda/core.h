@@ -28,7 +28,8 @@
  * WHAT is a function's name (cudaMalloc, cudnnConvolutionForward, ncclAllReduce) or
  *   launch     a launch that the runtime refuses at once,
  *   kernel     a kernel that faults when it runs: cudaErrorIllegalAddress stays,
- *   ncclAsync  a collective that fails asynchronously.
+ *   ncclAsync  a collective that fails asynchronously,
+ *   lostWait   a cudaStreamWaitEvent that does nothing: does the thread sanitizer notice?
  * N counts the calls of that name in this process from 1 (default 1); N+ is that one and all later
  * ones. rankR: in the process with that OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK or SLURM_PROCID
  * only. ERROR: number of the error to give instead of the usual one.

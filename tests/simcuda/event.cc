@@ -171,6 +171,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
         invalidate(stream->capture, "cudaStreamWaitEvent for an event outside the capture");
         return result(cudaErrorStreamCaptureIsolation);
     }
+    if (cusim_inject("lostWait"))
+        return cudaSuccess;
     if (event->last)
         wait_in_stream(stream, event->last);
     else if (!unrecorded_ok)

@@ -69,7 +69,15 @@ static void launch(const memory *m, cudaStream_t stream)
     GOOD(GPU_LAUNCH(add_one, count / 256, 256, 0, stream, m->values));
 }
 
-enum mistake { NONE, NO_WAIT_BEFORE, NO_WAIT_AFTER, EARLY_RECORD, READ_TOO_EARLY, WRITE_TOO_EARLY };
+enum mistake {
+    NONE,
+    NO_WAIT_BEFORE,
+    NO_WAIT_AFTER,
+    EARLY_RECORD,
+    READ_TOO_EARLY,
+    WRITE_TOO_EARLY,
+    LOST_WAIT
+};
 
 /* Three steps of a training's pattern: compute, communicate, update, read. */
 static void steps(mistake made)
@@ -113,6 +121,11 @@ static void no_wait_before(int, int)
 static void no_wait_after(int, int)
 {
     steps(NO_WAIT_AFTER);
+}
+static void lost_wait(int, int)
+{
+    setenv("CUSIM_FAIL", "lostWait:3", 1);
+    steps(LOST_WAIT);
 }
 static void early_record(int, int)
 {
@@ -187,6 +200,7 @@ static const test_case cases[] = {
     {"right steps", right, false},
     {"no wait before the communication", no_wait_before, true},
     {"no wait after the communication", no_wait_after, true},
+    {"a wait that is lost", lost_wait, true},
     {"event recorded too early", early_record, true},
     {"pinned memory read too early", read_too_early, true},
     {"pinned memory written too early", write_too_early, true},
