@@ -146,6 +146,22 @@ static void f32_is_rounded_to_tf32_only_where_allowed(void **state)
 
 /* ---- real shapes ---- */
 
+/* A refusal at run time would go unnoticed otherwise: the plan then takes the longer way. */
+static void bias_and_relu_stay_in_the_librarys_call(void **state)
+{
+    (void)state;
+    ddp_device *device = open_with(false, false);
+    op_check check = conv_check(false);
+    check.desc.u.conv2d.bias = check.desc.u.conv2d.relu = true;
+    op_side s = {.device = device};
+    side_open(&s, &check);
+    CHECK_OK(ddp_op_run(s.plan, DDP_PASS_FORWARD, ddp_device_main_stream(device), &s.args));
+    CHECK_OK(ddp_stream_sync(ddp_device_main_stream(device)));
+    assert_non_null(strstr(ddp_op_plan_impl(s.plan), "+act"));
+    side_close(&s);
+    ddp_device_close(device);
+}
+
 static void shapes_of_networks_agree_with_the_cpu(void **state)
 {
     static const struct {
@@ -189,6 +205,7 @@ int main(void)
         cmocka_unit_test(deterministic_plans_repeat_their_bits),
         cmocka_unit_test(other_plans_take_faster_algorithms),
         cmocka_unit_test(f32_is_rounded_to_tf32_only_where_allowed),
+        cmocka_unit_test(bias_and_relu_stay_in_the_librarys_call),
         cmocka_unit_test(shapes_of_networks_agree_with_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,8 +8,11 @@
 #include "device/cuda/cuda_conv.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "device/cuda/kernels.h"
+
+#define FUSED_MARK "+act"
 
 typedef struct conv_run {
     ddpi_cuda_conv *plan;
@@ -55,6 +58,16 @@ static cudnnStatus_t fused(const conv_run *run, const void *src, const void *wei
         p->activation, p->dst, run->args->dst);
 }
 
+/* Nothing was enqueued; the call is not made again, and the plan no longer says so. */
+static void stop_fusing(ddpi_cuda_conv *plan)
+{
+    char *name = plan->base.base.impl;
+    char *mark = strstr(name, FUSED_MARK);
+    plan->fused = false;
+    if (mark != NULL)
+        memmove(mark, mark + strlen(FUSED_MARK), strlen(mark + strlen(FUSED_MARK)) + 1);
+}
+
 static ddp_status forward(const conv_run *run)
 {
     ddpi_cuda_conv *p = run->plan;
@@ -66,7 +79,7 @@ static ddp_status forward(const conv_run *run)
         if (error != CUDNN_STATUS_NOT_SUPPORTED)
             return ddpi_cudnn_check(error, "cudnnConvolutionBiasActivationForward", __FILE__,
                                     __LINE__);
-        p->fused = false; /* nothing was enqueued; not asked again */
+        stop_fusing(p);
     }
     DDPI_CUDNN_TRY(cudnnConvolutionForward(
         run->handle, &one, p->src, src, p->weights, weights, p->conv[DDPI_CONV_FORWARD],
@@ -182,9 +195,10 @@ static ddp_status describe_conv(const ddpi_cuda_device *device, ddpi_cuda_conv *
         DDPI_CUDNN_TRY(cudnnSetConvolutionMathType(plan->conv[pass], math));
     }
     DDPI_CUDNN_TRY(cudnnCreateActivationDescriptor(&plan->activation));
+    /* The fused call takes no other treatment of NaN; a relu of the CPU's makes it 0, too. */
     return DDPI_CUDNN_CHECK(cudnnSetActivationDescriptor(
         plan->activation, plan->relu ? CUDNN_ACTIVATION_RELU : CUDNN_ACTIVATION_IDENTITY,
-        CUDNN_PROPAGATE_NAN, 0.0));
+        CUDNN_NOT_PROPAGATE_NAN, 0.0));
 }
 
 static ddp_status describe(const ddpi_cuda_device *device, ddpi_cuda_conv *plan,
@@ -225,7 +239,7 @@ static void name_it(ddpi_cuda_conv *plan)
     ddp_op_plan *op = &plan->base.base;
     char *name = op->impl;
     int used = snprintf(name, sizeof op->impl, "cudnn%s:fwd%d%s", op->desc.bf16 ? ":bf16" : "",
-                        plan->algo[DDPI_CONV_FORWARD], plan->fused ? "+act" : "");
+                        plan->algo[DDPI_CONV_FORWARD], plan->fused ? FUSED_MARK : "");
     if (op->desc.training)
         used += snprintf(name + used, sizeof op->impl - (size_t)used, ":filter%d",
                          plan->algo[DDPI_CONV_WEIGHTS]);
