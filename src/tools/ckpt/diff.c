@@ -124,32 +124,46 @@ static ddp_status compare_named(diff *d, const char *dir_a, const char *dir_b, c
 
 /* ---- states ---- */
 
-/* Values of a and b under the same key, as text, with what lies inside; `where` is their place. */
+static ddp_status compare_values_of(diff *d, const char *place, const ddp_json *x,
+                                    const ddp_json *y)
+{
+    char *text_x = NULL, *text_y = NULL;
+
+    ddp_status st = x != NULL ? ddp_json_text(x, 0, &text_x) : ddp_strdup("absent", &text_x);
+    if (st == DDP_OK)
+        st = y != NULL ? ddp_json_text(y, 0, &text_y) : ddp_strdup("absent", &text_y);
+    if (st == DDP_OK && strcmp(text_x, text_y) != 0) {
+        printf("state %s: %s and %s\n", place, text_x, text_y);
+        d->differences++;
+    }
+    ddp_free(text_x);
+    ddp_free(text_y);
+    return st;
+}
+
+/* What both have under the same key, with what lies inside, and what only one has; `where` is their
+ * place. */
 static ddp_status compare_objects(diff *d, const char *where, const ddp_json *a, const ddp_json *b)
 {
+    const char *dot = where[0] != 0 ? "." : "";
     void *iter = NULL;
     const char *key;
     const ddp_json *x;
+    char place[256];
 
     while (ddp_json_next(a, &iter, &key, &x)) {
         const ddp_json *y = ddp_json_get(b, key);
-        char place[256];
-        char *text_x, *text_y;
-        snprintf(place, sizeof place, "%s%s%s", where, where[0] != 0 ? "." : "", key);
-        if (y != NULL && ddp_json_is_object(x) && ddp_json_is_object(y)) {
+        snprintf(place, sizeof place, "%s%s%s", where, dot, key);
+        if (y != NULL && ddp_json_is_object(x) && ddp_json_is_object(y))
             DDP_TRY(compare_objects(d, place, x, y));
-            continue;
-        }
-        DDP_TRY(ddp_json_text(x, 0, &text_x));
-        ddp_status st = y != NULL ? ddp_json_text(y, 0, &text_y) : ddp_strdup("absent", &text_y);
-        if (st == DDP_OK && strcmp(text_x, text_y) != 0) {
-            printf("state %s: %s and %s\n", place, text_x, text_y);
-            d->differences++;
-        }
-        ddp_free(text_x);
-        if (st == DDP_OK)
-            ddp_free(text_y);
-        DDP_TRY(st);
+        else
+            DDP_TRY(compare_values_of(d, place, x, y));
+    }
+    iter = NULL;
+    while (ddp_json_next(b, &iter, &key, &x)) {
+        snprintf(place, sizeof place, "%s%s%s", where, dot, key);
+        if (ddp_json_get(a, key) == NULL)
+            DDP_TRY(compare_values_of(d, place, NULL, x));
     }
     return DDP_OK;
 }
