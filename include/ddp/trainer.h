@@ -3,6 +3,7 @@
 #define DDP_TRAINER_H
 
 #include "ddp/eval.h"
+#include "ddp/inject.h"
 #include "ddp/saver.h"
 #include "ddp/schedule.h"
 #include "ddp/strategy.h"
@@ -25,6 +26,7 @@ typedef struct ddp_trainer_opts {
     double target_accuracy; /* end after an evaluation that reaches it; 0: none */
     ddp_schedule schedule;  /* of learning rates */
     int on_nonfinite;       /* ddp_on_nonfinite */
+    ddp_inject inject;      /* mishaps on purpose */
 } ddp_trainer_opts;
 
 /* What stays the same during a run, for observers. */

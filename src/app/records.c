@@ -159,6 +159,8 @@ ddp_status ddpi_run_describe(ddpi_run *run)
 {
     if (run->rank != 0)
         return DDP_OK;
+    if (run->config.trainer.inject.count > 0)
+        ddp_warn("this run rehearses mishaps: --inject %s", run->config.run.inject);
     DDP_TRY(ddpi_environment_write(run));
     DDP_TRY(write_run(run));
     return print_start(run);

@@ -122,7 +122,8 @@ bool ddpi_resume_stores(const char *name)
         "logical-ranks",  "save-weights",      "init-weights",      "init-partial",
         "max-steps",      "time-limit",        "checkpoint-every",  "checkpoint-minutes",
         "keep",           "checkpoint-epochs", "checkpoint-at-end", "keep-best",
-        "check-replicas", "verify-data",       "verify-world",      "verify-grad"};
+        "check-replicas", "verify-data",       "verify-world",      "verify-grad",
+        "inject"};
 
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
         if (strcmp(name, other[i]) == 0)

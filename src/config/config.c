@@ -84,6 +84,8 @@ ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **en
         DDP_TRY(ddpi_config_parse_normalize(config->run.normalize, &config->normalize));
     if (config->run.time_limit != NULL)
         DDP_TRY(ddpi_config_parse_duration(config->run.time_limit, &config->time_limit));
+    if (config->run.inject != NULL)
+        DDP_TRY(ddp_inject_parse(config->run.inject, &config->trainer.inject));
     bool adaptive = config->optim.kind == DDP_OPTIM_ADAMW || config->optim.kind == DDP_OPTIM_LAMB;
     if (adaptive && !ddp_options_was_set(config->options, "lr"))
         config->optim.lr = ADAPTIVE_LR;

@@ -110,6 +110,11 @@ static const ddp_option train_options[] = {
      "With --eval-only: write the test set's logits and labels there (safetensors)"},
     {"check-replicas", DDP_OPT_INT, AT(trainer.check_replicas), 0, COUNT_MAX, NULL, "N",
      "Compare the ranks' parameters every N steps; 0: at the start only"},
+    {"inject", DDP_OPT_STRING, AT(run.inject), 0, 0, NULL, "WHAT@RANK:STEP[:SECONDS],...",
+     "Rehearse mishaps: before that step the rank is killed (kill), stopped (stop), late (delay), "
+     "gone without a word (exit), out of disk space (enospc), or gets a parameter that is no "
+     "number (nan) "
+     "or has a wrong bit (bitflip)"},
     {"verify-world", DDP_OPT_INT, AT(run.verify_world), 0, COUNT_MAX, NULL, "N",
      "Instead of training: make N steps with --exact, and once more on one rank, and compare all "
      "bits"},

@@ -63,6 +63,21 @@ static ddp_status check_comm(const ddp_config *config)
     return DDP_OK;
 }
 
+/* Threads of one process live, write and die together. */
+static ddp_status check_inject(const ddp_config *config)
+{
+    const ddp_run_opts *run = &config->run;
+
+    if (run->comm != DDP_COMM_LOOPBACK)
+        return DDP_OK;
+    for (int i = 0; i < config->trainer.inject.count; i++)
+        if (ddp_inject_ends(config->trainer.inject.list[i].kind))
+            return USAGE("option --inject: found %s with --comm loopback, where ranks are threads; "
+                         "expected delay, nan or bitflip, or another communicator",
+                         ddp_inject_name(config->trainer.inject.list[i].kind));
+    return DDP_OK;
+}
+
 /* What --exact cannot keep its promise with. */
 static ddp_status check_exact(const ddp_config *config)
 {
@@ -160,6 +175,7 @@ ddp_status ddpi_config_check(const ddp_config *config)
     DDP_TRY(check_images(config));
     DDP_TRY(check_batch(config));
     DDP_TRY(check_comm(config));
+    DDP_TRY(check_inject(config));
     DDP_TRY(check_exact(config));
     DDP_TRY(check_self_tests(&config->run));
     DDP_TRY(ddpi_config_check_weights(config->run.rank_weights));
@@ -191,6 +207,10 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
 {
     ddp_run_opts *run = &config->run;
 
+    for (int i = 0; i < config->trainer.inject.count; i++)
+        if (config->trainer.inject.list[i].rank >= world)
+            return USAGE("option --inject: found rank %d with %d ranks",
+                         config->trainer.inject.list[i].rank, world);
     config->global_batch = run->batch_per_rank > 0 ? run->batch_per_rank * world : run->batch_size;
     DDP_TRY(ddpi_config_resolve_shards(config, world));
     if (config->global_batch < world)

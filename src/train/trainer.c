@@ -10,6 +10,7 @@
 #include "ddp/log.h"
 #include "ddp/memory.h"
 #include "ddp/thread.h"
+#include "train/inject_impl.h"
 
 enum { RATE_SAMPLES = 4096 }; /* the last steps whose median rate is reported */
 
@@ -98,12 +99,15 @@ static ddp_status run_step(trainer *t)
     const ddp_trainer_parts *p = t->parts;
     const int64_t epoch = t->at.epoch, index = t->at.step_in_epoch;
     ddp_step_stats stats;
+    uint32_t kept = 0;
     const double lr = ddp_schedule_lr(&t->opts->schedule, t->at.steps);
     ddp_comm_note(p->comm, t->at.steps + 1, "training step");
+    DDP_TRY(ddpi_inject_before(&t->opts->inject, p, t->at.steps + 1, &kept));
     if (p->saver != NULL)
         ddp_strategy_set_flags(p->strategy, ddp_saver_flags(p->saver));
     DDP_TRY(ddp_strategy_step(p->strategy, p->loader, ddp_sampler_step_count(p->sampler, index), lr,
                               &stats));
+    DDP_TRY(ddpi_inject_after(&t->opts->inject, p, t->at.steps + 1, kept));
     DDP_TRY(check_finite(t, epoch, &stats));
     count_step(t, &stats);
     ddp_step_info step = {.epoch = epoch + 1,

@@ -105,6 +105,8 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--param-group fc.*", "PATTERN:lr=X,wd=X");
     refused("--ema 1", "less than 1");
     refused("--label-smoothing 1", "less than 1");
+    refused("--inject kill@1", "WHAT@RANK:STEP");
+    refused("--inject nan@1:3,kill@1:3 --comm loopback", "ranks are threads");
     refused("--augment flip,turn", "found \"turn\"");
     refused("--augment crop,rrc", "crop beside rrc");
     refused("--target-accuracy 1.5", "target-accuracy");

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Mishaps on purpose: each ends the run, or not, as the option says, and the cause names the rank.
+. "$(dirname "$0")/lib.sh"
+model=(--dataset synthetic --synthetic-train 1024 --synthetic-test 64 --model mlp --mlp-widths 64 --epochs 4
+    --batch-size 48 --eval-every 0 --quiet --threads 1 --checkpoint-epochs 0)
+
+# mishap TEXT LIST ARGUMENTS...: the run fails with one cause, which contains the text.
+mishap() {
+    local text=$1 list=$2 code=0
+    shift 2
+    mpirun -np 3 "$program" "${model[@]}" --run-dir "$work/$list" --inject "$list" "$@" >"$work/out" 2>"$work/err" ||
+        code=$?
+    if [ "$code" -ne 0 ]; then pass; else fail "$list: exit status 0"; fi
+    equal "$list: causes" "$(grep -c '^ddp_train: ' "$work/err" || true)" 1
+    grep '^ddp_train: ' "$work/err" | grep -q "$text" && pass || fail "$list: $(cat "$work/err")"
+    grep -q "warning: this run rehearses mishaps: --inject $list" "$work/out" "$work/err" && pass ||
+        fail "$list: no warning"
+    equal "$list: status" "$(cat "$work/$list/status")" failed
+}
+
+mishap 'rank 1 (pid .*) on .* died; last seen at step 7' kill@1:7
+mishap 'rank 2 (pid .*) on .* died; last seen at step 7' exit@2:7
+mishap 'rank 1 on .* is a stopped process and has not entered .* for 2\..*step 7' stop@1:7 --comm-timeout 2
+mishap 'rank 2 on .* has not entered .* for 2\..* step 5' delay@2:5:6 --comm-timeout 2
+mishap 'step 5 (epoch 1): loss or gradients of rank 2 are not finite' nan@2:5
+mishap 'step 5: parameter fc2.weight differs between rank 0 and rank 2' bitflip@2:5 --check-replicas 1
+# The update of that step is left out, on all ranks.
+train skip 3 "${model[@]}" --inject nan@2:5 --on-nonfinite skip
+equal 'skipped steps' "$(summary skip skipped_steps)" 1
+# No space for a checkpoint is said, and is no reason to end.
+train enospc 3 "${model[@]}" --inject enospc@1:5 --max-steps 9 --checkpoint-every 8 --no-checkpoint-at-end
+grep -q 'rank 1 .*the checkpoint of step 8 is not written: .*No space left' "$work/enospc.out" && pass ||
+    fail "enospc: $(cat "$work/enospc.out")"
+finish
