@@ -46,10 +46,13 @@ typedef struct ddp_comm_opts {
 
 /* ---- life ---- */
 
+/* Local. Whether ranks can be MPI processes: false if built with -DDDP_MPI=off. */
+DDP_API bool ddp_comm_has_mpi(void);
+
 /* Collective. The MPI world. argc and argv may be changed by MPI_Init, as MPI allows. Call once,
  * from the main thread. On a single node under Open MPI, narrows its transports to shared memory
  * for a faster start, unless the user chose some. Fails with DDP_ERR_USAGE if the scheduler started
- * several tasks but MPI sees one. */
+ * several tasks but MPI sees one, with DDP_ERR_UNSUPPORTED without MPI. */
 DDP_CALL ddp_status ddp_comm_mpi_open(const ddp_comm_opts *opts, int *argc, char ***argv,
                                       ddp_comm **comm_out);
 

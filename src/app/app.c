@@ -137,7 +137,7 @@ static int run(ddpi_app *app)
                               "option --comm: found loopback in a launch of %d processes, expected "
                               "one process (ranks are its threads: --loopback-ranks)",
                               app->launcher_size);
-    if (app->early != DDP_OK && !app->launched)
+    if (app->early != DDP_OK && (!app->launched || !ddp_comm_has_mpi()))
         return leave_with_cause(app, app->early);
     if (app->early == DDP_OK && choice == DDP_COMM_LOOPBACK)
         return run_loopback(app);

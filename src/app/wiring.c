@@ -164,6 +164,9 @@ ddp_comm_choice ddpi_wiring_comm(const ddp_run_opts *run)
 {
     if (run->comm == DDP_COMM_LOOPBACK || (run->comm == DDP_COMM_AUTO && run->loopback_ranks > 0))
         return DDP_COMM_LOOPBACK;
+    /* Who asks for messages is told that there are none. */
+    if (run->comm != DDP_COMM_MPI && !ddp_comm_has_mpi())
+        return DDP_COMM_LOOPBACK;
     return DDP_COMM_MPI;
 }
 

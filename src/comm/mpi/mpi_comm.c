@@ -289,6 +289,11 @@ static ddp_status open_world(ddpi_mpi_comm *comm)
     return ddpi_comm_start(base, &parts);
 }
 
+bool ddp_comm_has_mpi(void)
+{
+    return true;
+}
+
 ddp_status ddp_comm_mpi_open(const ddp_comm_opts *opts, int *argc, char ***argv,
                              ddp_comm **comm_out)
 {
