@@ -1,4 +1,5 @@
-/* model_fixture.h - a model on a CPU device with flat buffers of its own, inputs and labels. */
+/* model_fixture.h - a model with flat buffers of its own, inputs and labels; on a CPU device, in
+ * programs that are compiled with DDP_TEST_CUDA on a CUDA device. */
 #ifndef DDP_TESTS_MODEL_FIXTURE_H
 #define DDP_TESTS_MODEL_FIXTURE_H
 
@@ -9,6 +10,9 @@
 #include "ddp/memory.h"
 #include "ddp/model.h"
 #include "ddp/rng.h"
+#ifdef DDP_TEST_CUDA
+#include "device/cuda/cuda_impl.h"
+#endif
 
 typedef struct model_fixture {
     ddp_device *device;
@@ -28,6 +32,15 @@ static inline void fixture_close(model_fixture *f)
     ddp_device_close(f->device);
 }
 
+static inline const ddp_device_ops *fixture_backend(void)
+{
+#ifdef DDP_TEST_CUDA
+    return &ddpi_device_cuda;
+#else
+    return ddp_device_cpu();
+#endif
+}
+
 /* Planned for training on `batch` samples and bound; all parameters are 0. */
 static inline void fixture_open(model_fixture *f, const ddp_model_def *def,
                                 const ddp_model_opts *opts, ddp_conv_algo algo, int64_t batch)
@@ -36,7 +49,7 @@ static inline void fixture_open(model_fixture *f, const ddp_model_def *def,
     device_opts.conv_algo = algo;
     device_opts.emulate_bf16 = true; /* matters to models that ask for bf16 */
     *f = (model_fixture){0};
-    CHECK_OK(ddp_device_open(ddp_device_cpu(), &device_opts, &f->device));
+    CHECK_OK(ddp_device_open(fixture_backend(), &device_opts, &f->device));
     CHECK_OK(ddp_model_create(def, opts, f->device, &f->model));
     CHECK_OK(ddp_model_plan(f->model, batch, true));
     f->table = ddp_model_params(f->model);
@@ -50,6 +63,7 @@ static inline double fixture_loss(model_fixture *f, const ddp_model_input *input
 {
     double loss = NAN;
     CHECK_OK(ddp_model_forward(f->model, input, &loss));
+    CHECK_OK(ddp_stream_sync(ddp_device_main_stream(f->device)));
     return loss;
 }
 

@@ -6,7 +6,7 @@
 # tests still build the module for their simulator of CUDA.
 #
 # Sets DDP_CUDA_HEADERS (found), DDP_CUDA_INCLUDE_DIRS, DDP_CUDA_LIBRARIES, DDP_CUDA_BUILD (the real
-# module is built); defines ddp_add_cuda_module().
+# module is built); defines ddp_add_cuda_module(), which sets DDP_CUDA_FOLDERS (of the libraries).
 set_property(CACHE DDP_CUDA PROPERTY STRINGS auto on off)
 set(DDP_CUDA_ARCHS "" CACHE STRING "Architectures of the kernels, as CMAKE_CUDA_ARCHITECTURES has them")
 set(DDP_CUDA_WHEELS "" CACHE PATH "A site-packages folder with NVIDIA's wheels")
@@ -149,15 +149,19 @@ function(ddp_add_cuda_module)
   endforeach()
   list(REMOVE_DUPLICATES folders)
   file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cu)
-  add_library(ddp_cuda SHARED ${kernels} $<TARGET_OBJECTS:ddp_cuda_host>)
-  target_include_directories(ddp_cuda PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src
+  add_library(ddp_cuda_code OBJECT ${kernels})
+  target_include_directories(ddp_cuda_code PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src
     ${CMAKE_SOURCE_DIR}/src/device/cuda/nvcc)
   # Not -Wconversion: what nvcc makes of a launch would not pass.
-  target_compile_options(ddp_cuda PRIVATE
+  target_compile_options(ddp_cuda_code PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;--threads=2;-Xcompiler=-Wall,-Wextra,-Werror>")
+  set_target_properties(ddp_cuda_code PROPERTIES CUDA_RUNTIME_LIBRARY Shared CUDA_STANDARD 17
+    CUDA_VISIBILITY_PRESET hidden)
+  add_library(ddp_cuda SHARED $<TARGET_OBJECTS:ddp_cuda_code> $<TARGET_OBJECTS:ddp_cuda_host>)
   target_link_libraries(ddp_cuda PRIVATE ddp ${DDP_CUDA_LIBRARIES})
   target_link_options(ddp_cuda PRIVATE -Wl,--no-undefined -Wl,--enable-new-dtags)
-  set_target_properties(ddp_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared CUDA_STANDARD 17
-    CUDA_VISIBILITY_PRESET hidden VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+  set_target_properties(ddp_cuda PROPERTIES LINKER_LANGUAGE CUDA CUDA_RUNTIME_LIBRARY Shared
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
     BUILD_RPATH "${folders}" INSTALL_RPATH "$ORIGIN;${folders}")
+  set(DDP_CUDA_FOLDERS ${folders} PARENT_SCOPE)
 endfunction()

@@ -15,7 +15,7 @@ typedef struct golden_run {
     float *inputs;
     int32_t *labels;
     int64_t batch;
-    ddp_model_input input;
+    ddp_model_input input; /* the same in the device's memory */
 } golden_run;
 
 static double number(const ddp_json *object, const char *key)
@@ -64,6 +64,16 @@ static void check_stats(const char *what, const ddp_json *want, const float *val
         check_near(what, "element", values[i], element(first, i), rms);
 }
 
+static void *upload(const golden_run *run, const void *from, size_t bytes)
+{
+    ddp_stream *stream = ddp_device_main_stream(run->f.device);
+    void *to;
+    CHECK_OK(ddp_device_alloc(run->f.device, bytes, &to));
+    CHECK_OK(ddp_device_copy(run->f.device, stream, to, from, bytes, DDP_COPY_TO_DEVICE));
+    CHECK_OK(ddp_stream_sync(stream));
+    return to;
+}
+
 static void open_run(golden_run *run, const char *file, const ddp_model_def *def, int64_t classes,
                      ddp_conv_algo algo)
 {
@@ -79,8 +89,6 @@ static void open_run(golden_run *run, const char *file, const ddp_model_def *def
     const size_t values = (size_t)run->batch * 28 * 28;
     CHECK_OK(DDP_ALLOC(run->inputs, values));
     CHECK_OK(DDP_ALLOC(run->labels, (size_t)run->batch));
-    run->input =
-        (ddp_model_input){.inputs = run->inputs, .labels = run->labels, .count = run->batch};
 
     /* The generator runs through all of the file's parameters, the model's or not. */
     int64_t draws = (int64_t)number(run->golden, "draws_total") - (int64_t)values - run->batch;
@@ -95,6 +103,10 @@ static void open_run(golden_run *run, const char *file, const ddp_model_def *def
     }
     assert_true((double)state == number(run->golden, "last_state"));
     check_stats("x", ddp_json_get(x, "value"), run->inputs, values);
+    run->input =
+        (ddp_model_input){.inputs = upload(run, run->inputs, values * sizeof(float)),
+                          .labels = upload(run, run->labels, (size_t)run->batch * sizeof(int32_t)),
+                          .count = run->batch};
 }
 
 static void set_params(golden_run *run)
@@ -106,6 +118,9 @@ static void set_params(golden_run *run)
 
 static void close_run(golden_run *run)
 {
+    const size_t count = (size_t)run->batch;
+    ddp_device_free(run->f.device, (void *)run->input.inputs, count * 28 * 28 * sizeof(float));
+    ddp_device_free(run->f.device, (void *)run->input.labels, count * sizeof(int32_t));
     fixture_close(&run->f);
     ddp_free(run->inputs);
     ddp_free(run->labels);
@@ -140,16 +155,24 @@ static double check_params(golden_run *run, const char *key, const float *flat, 
 static void check_logits(golden_run *run)
 {
     const ddp_json *rows = ddp_json_get(run->golden, "logits");
-    const float *logits;
+    const size_t count = (size_t)run->batch * 10;
+    ddp_stream *stream = ddp_device_main_stream(run->f.device);
+    const float *on_device;
+    float *logits;
     double loss = 0;
+    CHECK_OK(DDP_ALLOC(logits, count));
     CHECK_OK(ddp_model_plan(run->f.model, run->batch, false));
-    CHECK_OK(ddp_model_infer(run->f.model, &run->input, &logits, &loss));
+    CHECK_OK(ddp_model_infer(run->f.model, &run->input, &on_device, &loss));
+    CHECK_OK(ddp_device_copy(run->f.device, stream, logits, on_device, count * sizeof *logits,
+                             DDP_COPY_TO_HOST));
+    CHECK_OK(ddp_stream_sync(stream));
     check_near("inference", "loss", loss / (double)run->batch, number(run->golden, "loss"), 1);
     for (size_t n = 0; n < ddp_json_length(rows); n++)
         for (size_t c = 0; c < 10; c++) {
             const double want = element(ddp_json_at(rows, n), c);
             check_near("logits", "element", logits[n * 10 + c], want, 0.1);
         }
+    ddp_free(logits);
 }
 
 /* Outputs with a fused relu are compared before it by the tests of prefixes below. */
