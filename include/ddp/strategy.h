@@ -26,6 +26,7 @@ typedef struct ddp_strategy_opts {
     ddp_optim_opts optim;
     uint64_t seed;   /* of the run: decides what dropout drops */
     bool sync_norms; /* norms' statistics over all ranks; a rank has one shard then, never empty */
+    bool seals;      /* ddp_strategy_seal() will be called */
 } ddp_strategy_opts;
 
 /* One step as this rank, or after agreement all ranks, saw it. */
@@ -35,6 +36,7 @@ typedef struct ddp_step_stats {
     double grad_norm;   /* of the mean gradient */
     int nonfinite_rank; /* the first rank whose loss or gradients are not finite; -1: none */
     bool skipped;       /* the update was left out, on all ranks */
+    int damaged_rank;   /* the first rank whose optimizer state was not as sealed; -1: none */
     /* What ddp_strategy_set_flags() had on any rank, and on all. */
     uint32_t flags_any, flags_all;
     /* Of the samples that were computed, over all ranks. */
@@ -74,6 +76,12 @@ DDP_CALL ddp_status ddp_strategy_step(ddp_strategy *strategy, ddp_loader *loader
                                       double lr, ddp_step_stats *stats_out);
 /* Local. Words of this rank's that the next step's control word carries to all ranks. */
 DDP_API void ddp_strategy_set_flags(ddp_strategy *strategy, uint32_t flags);
+
+/* Local, between steps. Takes checksums of the optimizer's state in the ranges that this rank
+ * updates. The next step compares them, before it uses that state, and tells all ranks. */
+DDP_CALL ddp_status ddp_strategy_seal(ddp_strategy *strategy);
+/* The state's tensor that this rank has found damaged, as files name it; NULL: none. */
+DDP_API const char *ddp_strategy_damage(const ddp_strategy *strategy);
 
 /* All that a step leaves behind for the next, beside the parameters; device memory but `seen`. */
 typedef struct ddp_strategy_state {

@@ -18,11 +18,20 @@ typedef enum ddp_on_nonfinite {
     DDP_NONFINITE_SKIP /* the step's update is left out; the optimizer must know it in time */
 } ddp_on_nonfinite;
 
+/* What ranks with different parameters lead to. */
+typedef enum ddp_on_mismatch {
+    DDP_MISMATCH_STOP,
+    DDP_MISMATCH_HEAL /* those that are outvoted get the majority's, where three or more agree */
+} ddp_on_mismatch;
+
 typedef struct ddp_trainer_opts {
     int64_t epochs;
-    int64_t max_steps;      /* optimizer steps; 0: no limit */
-    int64_t eval_every;     /* epochs; 0: only at the end */
-    int64_t check_replicas; /* compare parameters' hashes every N steps; 0: at the start only */
+    int64_t max_steps;  /* optimizer steps; 0: no limit */
+    int64_t eval_every; /* epochs; 0: only at the end */
+    /* Before every N-th step compare parameters' hashes over ranks, and after it the optimizer's
+     * state with itself; 0: parameters at the start only. Otherwise the strategy seals. */
+    int64_t check_replicas;
+    int on_mismatch;        /* ddp_on_mismatch */
     double target_accuracy; /* end after an evaluation that reaches it; 0: none */
     ddp_schedule schedule;  /* of learning rates */
     int on_nonfinite;       /* ddp_on_nonfinite */
@@ -88,11 +97,18 @@ typedef struct ddp_trainer_parts {
  * ledger is not what the sampler says. */
 DDP_CALL ddp_status ddp_trainer_run(const ddp_trainer_opts *opts, const ddp_run_info *info,
                                     const ddp_trainer_parts *parts, ddp_run_summary *summary_out);
-/* Collective. DDP_ERR_MISMATCH names the first rank, and the first parameter, that differ from rank
- * 0. */
-DDP_CALL ddp_status ddp_check_replicas(ddp_comm *comm, ddp_device *device,
-                                       const ddp_param_table *table, const float *params,
-                                       int64_t step);
+/* All borrowed. */
+typedef struct ddp_replica_check {
+    ddp_comm *comm;
+    ddp_device *device;
+    const ddp_param_table *table;
+    float *params; /* flat, device memory */
+    int64_t step;  /* for messages */
+    int on_mismatch;
+} ddp_replica_check;
+/* Collective. DDP_ERR_MISMATCH names the first rank, and the first parameter, that differ from what
+ * most ranks have; nothing is changed then, unless healing did not last. */
+DDP_CALL ddp_status ddp_check_replicas(const ddp_replica_check *check);
 
 #ifdef __cplusplus
 }

@@ -149,7 +149,8 @@ static ddp_status open_strategy(ddpi_run *run)
     ddp_strategy_opts opts = {.reducer = run->config.reducer,
                               .optim = run->config.optim,
                               .seed = run->config.data.seed,
-                              .sync_norms = run->config.run.sync_bn};
+                              .sync_norms = run->config.run.sync_bn,
+                              .seals = run->config.trainer.check_replicas > 0};
 
     DDP_TRY(ddp_strategy_create(ddpi_wiring_strategy(run->config.run.strategy), &opts,
                                 run->net.model, run->net.device, run->comm, &run->net.strategy));
@@ -197,8 +198,11 @@ ddp_status ddpi_run_compare_models(ddpi_run *run)
     DDP_TRY(ddpi_run_compare_running(run));
     if (!run->config.run.eval_only)
         return DDP_OK;
-    return ddp_check_replicas(run->comm, run->net.device, ddp_model_params(run->net.model),
-                              run->net.params, 0);
+    const ddp_replica_check check = {.comm = run->comm,
+                                     .device = run->net.device,
+                                     .table = ddp_model_params(run->net.model),
+                                     .params = run->net.params};
+    return ddp_check_replicas(&check);
 }
 
 /* Rank 0 measures alone. Ranks that share cores do not add up. */

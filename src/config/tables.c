@@ -109,7 +109,12 @@ static const ddp_option train_options[] = {
     {"dump-logits", DDP_OPT_STRING, AT(run.dump_logits), 0, 0, NULL, "FILE",
      "With --eval-only: write the test set's logits and labels there (safetensors)"},
     {"check-replicas", DDP_OPT_INT, AT(trainer.check_replicas), 0, COUNT_MAX, NULL, "N",
-     "Compare the ranks' parameters every N steps; 0: at the start only"},
+     "Compare the ranks' parameters before every N-th step, and let each rank check the "
+     "optimizer's "
+     "state after it; 0: parameters at the start only"},
+    {"on-mismatch", DDP_OPT_CHOICE, AT(trainer.on_mismatch), 0, 0, "stop|heal", NULL,
+     "What to do where parameters differ: end, or give outvoted ranks the majority's, where three "
+     "or more agree"},
     {"inject", DDP_OPT_STRING, AT(run.inject), 0, 0, NULL, "WHAT@RANK:STEP[:SECONDS],...",
      "Rehearse mishaps: before that step the rank is killed (kill), stopped (stop), late (delay), "
      "gone without a word (exit), out of disk space (enospc), or gets a parameter that is no "

@@ -103,8 +103,10 @@ static ddp_status check_exact(const ddp_config *config)
     return DDP_OK;
 }
 
-static ddp_status check_self_tests(const ddp_run_opts *run)
+static ddp_status check_self_tests(const ddp_run_opts *run, const ddp_trainer_opts *trainer)
 {
+    if (trainer->on_mismatch == DDP_MISMATCH_HEAL && trainer->check_replicas == 0)
+        return USAGE("option --on-mismatch: found heal without --check-replicas, expected both");
     if (run->verify_world > 0 && !run->exact)
         return USAGE("option --verify-world: found without --exact, expected both");
     if (run->verify_world > 0 && run->sync_bn)
@@ -177,7 +179,7 @@ ddp_status ddpi_config_check(const ddp_config *config)
     DDP_TRY(check_comm(config));
     DDP_TRY(check_inject(config));
     DDP_TRY(check_exact(config));
-    DDP_TRY(check_self_tests(&config->run));
+    DDP_TRY(check_self_tests(&config->run, &config->trainer));
     DDP_TRY(ddpi_config_check_weights(config->run.rank_weights));
     if (config->model.label_smoothing >= 1)
         return USAGE("option --label-smoothing: found %g, expected less than 1",

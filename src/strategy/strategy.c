@@ -10,9 +10,20 @@ const char *ddp_strategy_name(const ddp_strategy_ops *ops)
     return ops->name;
 }
 
+/* Where work is given to a device, it may be given again without passing here: there all is
+ * verified before the step. */
+static ddp_status verify_seal(ddp_strategy *s, ddp_range range)
+{
+    if (s->seal == NULL)
+        return DDP_OK;
+    DDP_TRY(ddpi_seal_note(s->seal, range));
+    return ddp_device_is_host(s->device) ? ddpi_seal_verify(s->seal, range) : DDP_OK;
+}
+
 ddp_status ddpi_strategy_update(void *arg, ddp_range range, bool shared)
 {
     ddp_strategy *s = arg;
+    DDP_TRY(verify_seal(s, range));
     /* A range that everybody owns counts once in the global norm. */
     bool counts = !shared || ddp_comm_rank(s->comm) == 0;
     return ddp_optim_update(s->optim, ddp_device_main_stream(s->device),
@@ -23,6 +34,7 @@ ddp_status ddpi_strategy_update(void *arg, ddp_range range, bool shared)
 ddp_status ddpi_strategy_measure(void *arg, ddp_range range, bool shared)
 {
     ddp_strategy *s = arg;
+    DDP_TRY(verify_seal(s, range)); /* measuring may move the state */
     bool counts = !shared || ddp_comm_rank(s->comm) == 0;
     return ddp_optim_measure(s->optim, ddp_device_main_stream(s->device),
                              ddp_reducer_params(s->reducer), ddp_reducer_sums(s->reducer), range,
@@ -101,7 +113,10 @@ static ddp_status create_local(ddp_strategy *s)
     DDP_TRY(set_up_results(s));
     DDP_TRY(DDP_ALLOC(s->words, (size_t)ddp_comm_world(s->comm)));
     DDP_TRY(set_up_norms(s));
-    return ddp_optim_create(&s->opts.optim, s->device, ddp_model_params(s->model), &s->optim);
+    DDP_TRY(ddp_optim_create(&s->opts.optim, s->device, ddp_model_params(s->model), &s->optim));
+    if (!s->opts.seals)
+        return DDP_OK;
+    return ddpi_seal_create(s->optim, s->device, ddp_model_params(s->model), &s->seal);
 }
 
 /* The optimizer works in the reducer's blocks, if there are any. */
@@ -161,6 +176,7 @@ void ddp_strategy_destroy(ddp_strategy *s)
     if (s == NULL)
         return;
     ddpi_running_destroy(s->running);
+    ddpi_seal_destroy(s->seal);
     ddp_reducer_destroy(s->reducer);
     ddp_optim_destroy(s->optim);
     ddp_marks_destroy(s->marks);
@@ -211,6 +227,17 @@ ddp_status ddp_strategy_set_running(ddp_strategy *s, const float *running)
 void ddp_strategy_set_flags(ddp_strategy *s, uint32_t flags)
 {
     s->flags = flags;
+}
+
+ddp_status ddp_strategy_seal(ddp_strategy *s)
+{
+    DDP_ASSERT(s->seal != NULL);
+    return ddpi_seal_take(s->seal);
+}
+
+const char *ddp_strategy_damage(const ddp_strategy *s)
+{
+    return s->seal != NULL ? ddpi_seal_damage(s->seal) : NULL;
 }
 
 ddp_status ddp_strategy_get_state(ddp_strategy *s, bool complete, ddp_strategy_state *state_out)

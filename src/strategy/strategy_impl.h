@@ -5,6 +5,7 @@
 #include "ddp/marks.h"
 #include "ddp/strategy.h"
 #include "strategy/running.h"
+#include "strategy/seal.h"
 
 struct ddp_strategy_ops {
     const char *name;
@@ -22,6 +23,7 @@ typedef struct ddpi_control_word {
     int64_t count;
     ddp_ledger ledger;
     uint64_t flags;
+    int64_t damaged; /* the optimizer's state was not as sealed */
     int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns, step_ns;
 } ddpi_control_word;
 
@@ -34,6 +36,7 @@ struct ddp_strategy {
     ddp_reducer *reducer;
     ddp_optim *optim;
     ddpi_running *running;
+    ddpi_seal *seal;          /* NULL: nothing is sealed */
     ddp_model_sync sync;      /* of norms' statistics, if asked for */
     ddpi_control_word *words; /* [world] */
     double *grad_sq;    /* device: of the ranges that this rank answers for, unless measured */

@@ -122,12 +122,21 @@ static int find_nonfinite(const ddpi_control_word *words, int world)
     return -1;
 }
 
+static int find_damaged(const ddpi_control_word *words, int world)
+{
+    for (int r = 0; r < world; r++)
+        if (words[r].damaged != 0)
+            return r;
+    return -1;
+}
+
 /* Sums in rank order, times as those of the slowest rank. */
 static void combine(const ddpi_control_word *words, int world, ddp_step_stats *stats)
 {
     double grad_sq = 0;
-    *stats =
-        (ddp_step_stats){.nonfinite_rank = find_nonfinite(words, world), .flags_all = UINT32_MAX};
+    *stats = (ddp_step_stats){.nonfinite_rank = find_nonfinite(words, world),
+                              .damaged_rank = find_damaged(words, world),
+                              .flags_all = UINT32_MAX};
     for (int r = 0; r < world; r++) {
         const ddpi_control_word *w = &words[r];
         stats->loss_sum += w->loss_sum;
@@ -184,6 +193,8 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     ddpi_control_word word = {.flags = s->flags};
     ddp_step_stats mine = {0};
     int64_t start = ddp_now_ns();
+    if (s->seal != NULL && !ddp_device_is_host(s->device))
+        DDP_TRY(ddpi_seal_verify_all(s->seal));
     ddp_optim_begin(s->optim, lr, 1.0 / (double)count);
     ddp_reducer_set_count(s->reducer, count);
     DDP_TRY(begin(s));
@@ -194,6 +205,7 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     word.exposed_ns = mine.exposed_ns;
     word.optim_ns = mine.optim_ns;
     DDP_TRY(collect(s, &word));
+    word.damaged = ddp_strategy_damage(s) != NULL;
     word.step_ns = ddp_now_ns() - start;
     DDP_TRY(share(s, &word, count, stats_out));
     stats_out->skipped = ddp_optim_vetoed(s->optim);

@@ -5,6 +5,7 @@
 #include "ddp/trainer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "ddp/log.h"
@@ -34,8 +35,35 @@ static bool out_of_steps(const trainer *t)
 static ddp_status check_replicas(const trainer *t)
 {
     const ddp_trainer_parts *p = t->parts;
-    return ddp_check_replicas(p->comm, p->device, ddp_model_params(p->model),
-                              ddp_strategy_params(p->strategy), t->at.steps);
+    const ddp_replica_check check = {.comm = p->comm,
+                                     .device = p->device,
+                                     .table = ddp_model_params(p->model),
+                                     .params = ddp_strategy_params(p->strategy),
+                                     .step = t->at.steps,
+                                     .on_mismatch = t->opts->on_mismatch};
+    return ddp_check_replicas(&check);
+}
+
+static bool checks_here(const trainer *t)
+{
+    return t->opts->check_replicas > 0 && t->at.steps % t->opts->check_replicas == 0;
+}
+
+/* The rank that has found damage says where. Nobody else has this state: there is no healing. */
+static ddp_status check_damage(const trainer *t, const ddp_step_stats *stats)
+{
+    enum { TENSOR_BYTES = 128 };
+    char tensor[TENSOR_BYTES] = "";
+    if (stats->damaged_rank < 0)
+        return DDP_OK;
+    const char *mine = ddp_strategy_damage(t->parts->strategy);
+    if (mine != NULL)
+        snprintf(tensor, sizeof tensor, "%s", mine);
+    DDP_TRY(ddp_comm_broadcast(t->parts->comm, stats->damaged_rank, tensor, sizeof tensor));
+    return DDP_FAIL(DDP_ERR_MISMATCH,
+                    "step %lld: the optimizer's state %s of rank %d is not as its last update left "
+                    "it: memory is damaged; go on from a checkpoint",
+                    (long long)(t->at.steps + 1), tensor, stats->damaged_rank);
 }
 
 static ddp_status tell_step(const trainer *t, const ddp_step_info *step)
@@ -101,6 +129,9 @@ static ddp_status run_step(trainer *t)
     ddp_step_stats stats;
     uint32_t kept = 0;
     const double lr = ddp_schedule_lr(&t->opts->schedule, t->at.steps);
+    /* Before the step: it would hand on what is damaged in the ranges that a rank owns. */
+    if (checks_here(t))
+        DDP_TRY(check_replicas(t));
     ddp_comm_note(p->comm, t->at.steps + 1, "training step");
     DDP_TRY(ddpi_inject_before(&t->opts->inject, p, t->at.steps + 1, &kept));
     if (p->saver != NULL)
@@ -108,16 +139,17 @@ static ddp_status run_step(trainer *t)
     DDP_TRY(ddp_strategy_step(p->strategy, p->loader, ddp_sampler_step_count(p->sampler, index), lr,
                               &stats));
     DDP_TRY(ddpi_inject_after(&t->opts->inject, p, t->at.steps + 1, kept));
+    DDP_TRY(check_damage(t, &stats));
     DDP_TRY(check_finite(t, epoch, &stats));
     count_step(t, &stats);
+    if (checks_here(t))
+        DDP_TRY(ddp_strategy_seal(p->strategy));
     ddp_step_info step = {.epoch = epoch + 1,
                           .step = t->at.steps,
                           .step_in_epoch = index + 1,
                           .lr = lr,
                           .stats = &stats};
     DDP_TRY(tell_step(t, &step));
-    if (t->opts->check_replicas > 0 && t->at.steps % t->opts->check_replicas == 0)
-        DDP_TRY(check_replicas(t));
     if (p->saver == NULL)
         return DDP_OK;
     const bool last = t->at.step_in_epoch == t->info->steps_per_epoch || out_of_steps(t);
@@ -252,6 +284,8 @@ static ddp_status run_all(trainer *t, ddp_run_summary *summary)
     /* After a resume with fewer epochs or steps than were made. */
     if (p->eval != NULL && t->verdict == DDP_SAVER_GO_ON && t->at.eval_step != t->at.steps)
         DDP_TRY(evaluate(t));
+    if (t->opts->check_replicas > 0)
+        DDP_TRY(check_replicas(t));
     if (p->saver != NULL && t->verdict == DDP_SAVER_GO_ON)
         DDP_TRY(ddp_saver_finish(p->saver, &t->at));
     summary->stopped = t->verdict;

@@ -24,6 +24,12 @@ mishap 'rank 1 on .* is a stopped process and has not entered .* for 2\..*step 7
 mishap 'rank 2 on .* has not entered .* for 2\..* step 5' delay@2:5:6 --comm-timeout 2
 mishap 'step 5 (epoch 1): loss or gradients of rank 2 are not finite' nan@2:5
 mishap 'step 5: parameter fc2.weight differs between rank 0 and rank 2' bitflip@2:5 --check-replicas 1
+# Three of four ranks heal the other; two of three do not.
+mishap 'parameter fc2.weight differs between rank 0 and rank 2' bitflip@2:4 --check-replicas 1 --on-mismatch heal
+train healthy 4 "${model[@]}" --max-steps 9
+train healed 4 "${model[@]}" --max-steps 9 --inject bitflip@1:5,bitflip@3:7 --check-replicas 1 --on-mismatch heal
+equal 'weights after healing' "$(summary healed weights_xxh3)" "$(summary healthy weights_xxh3)"
+equal 'parameters that were healed' "$(grep -c 'step [57]: parameter fc2.weight of rank [13] was damaged' "$work/healed.out")" 2
 # The update of that step is left out, on all ranks.
 train skip 3 "${model[@]}" --inject nan@2:5 --on-nonfinite skip
 equal 'skipped steps' "$(summary skip skipped_steps)" 1

@@ -118,6 +118,7 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--comm nccl --device cpu", "expected --device cuda");
     refused("--comm nccl --share-device", "a GPU for each rank");
     refused("--allreduce shm --no-shared-memory", "another algorithm");
+    refused("--on-mismatch heal", "without --check-replicas");
     refused("--verify-world 2", "without --exact");
     refused("--verify-world 2 --exact --sync-bn", "expected statistics");
     refused("--verify-grad --precision bf16", "expected fp32");
