@@ -195,19 +195,6 @@ cudaError_t enter(const char *call)
                                            memory ? cudaErrorMemoryAllocation : cudaErrorUnknown);
 }
 
-/* One element of CUSIM_FAIL. */
-struct Rule {
-    char what[64];
-    long at;
-    bool onwards;
-    int error;
-    std::atomic<long> calls;
-};
-struct Rules {
-    Rule rule[32];
-    int count;
-};
-
 static int own_rank()
 {
     for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
@@ -217,11 +204,11 @@ static int own_rank()
 }
 
 /* WHAT[@rankR][:N|:N+][=ERROR] */
-static void parse_rule(Rules *rules, const char *text, size_t length)
+static void parse_rule(Rules *rules, const char *environment, const char *text, size_t length)
 {
     char copy[128];
     if (length == 0 || length >= sizeof copy || rules->count == 32) {
-        note("CUSIM_FAIL: element is empty or too long");
+        note("%s: element is empty or too long", environment);
         return;
     }
     memcpy(copy, text, length);
@@ -255,19 +242,16 @@ static void parse_rule(Rules *rules, const char *text, size_t length)
     rules->count++;
 }
 
-static Rules *rules()
+Rules *read_rules(const char *environment)
 {
-    static Rules *all = [] {
-        Rules *made = new (quiet_alloc(sizeof(Rules))) Rules();
-        const char *text = getenv("CUSIM_FAIL");
-        while (text && *text) {
-            size_t length = strcspn(text, ",");
-            parse_rule(made, text, length);
-            text += length + (text[length] == ',');
-        }
-        return made;
-    }();
-    return all;
+    Rules *made = new (quiet_alloc(sizeof(Rules))) Rules();
+    const char *text = getenv(environment);
+    while (text && *text) {
+        size_t length = strcspn(text, ",");
+        parse_rule(made, environment, text, length);
+        text += length + (text[length] == ',');
+    }
+    return made;
 }
 } // namespace sim
 
@@ -276,7 +260,7 @@ using namespace sim;
 extern "C" {
 int cusim_inject_error(const char *what, int usual)
 {
-    Rules *all = rules();
+    static Rules *all = read_rules("CUSIM_FAIL");
     for (int i = 0; i < all->count; i++) {
         Rule *rule = &all->rule[i];
         if (strcmp(rule->what, what))

@@ -24,15 +24,23 @@
  *   CUSIM_NCCL_BUFFERS=1   ranks must pass the same allocation, counted per device
  *   CUSIM_NCCL_VERSION=n   another version than that of the header
  *   CUSIM_FAIL=LIST        calls that fail: WHAT[@rankR][:N][=ERROR], with commas between
+ *   CUSIM_BUG=LIST         mistakes of the program, made in its name: WHAT[/NAME][@rankR][:N]
  *
  * WHAT is a function's name (cudaMalloc, cudnnConvolutionForward, ncclAllReduce) or
  *   launch     a launch that the runtime refuses at once,
  *   kernel     a kernel that faults when it runs: cudaErrorIllegalAddress stays,
- *   ncclAsync  a collective that fails asynchronously,
- *   lostWait   a cudaStreamWaitEvent that does nothing: does the thread sanitizer notice?
+ *   ncclAsync  a collective that fails asynchronously.
  * N counts the calls of that name in this process from 1 (default 1); N+ is that one and all later
  * ones. rankR: in the process with that OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK or SLURM_PROCID
  * only. ERROR: number of the error to give instead of the usual one.
+ *
+ * A mistake is one of the following. A name fits what begins like it; without one, all are meant.
+ *   wait/A<B   a cudaStreamWaitEvent of stream A for an event of stream B is left out. A stream is
+ *              called high1, low2 ...: its priority, and which one of the process it is;
+ *   sync/A     the host does not wait for stream A or its events, which seem to be ready;
+ *   barrier/K  __syncthreads does nothing in kernel K;
+ *   skip/C     the collective C, like ncclAllReduce, is left out;
+ *   swap/C     it changes places with the next one.
  */
 #ifndef DDP_TESTS_SIMCUDA_CORE_H
 #define DDP_TESTS_SIMCUDA_CORE_H
@@ -78,6 +86,9 @@ void cusim_report(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* Does CUSIM_FAIL ask this call to fail? Counts the calls of that name. cusim_inject_error() gives
  * the number after `=` (or `usual`) in place of true, and 0 in place of false. */
 bool cusim_inject(const char *what);
+
+/* Does CUSIM_BUG ask for this mistake, in what has this name? */
+bool cusim_mistake(const char *what, const char *name);
 int cusim_inject_error(const char *what, int usual);
 
 /* Edges between threads as the thread sanitizer shall see them; one token per edge. Nothing without

@@ -9,8 +9,8 @@
 namespace sim
 {
 /* Calls call(arguments) for every thread of the block that cusim_current describes. The calling OS
- * thread keeps its fibers in *own_fibers. */
-void run_block(Fibers **own_fibers, unsigned threads, void (*call)(const void *),
+ * thread keeps its fibers in *own_fibers. `loose`: __syncthreads does nothing. */
+void run_block(Fibers **own_fibers, unsigned threads, bool loose, void (*call)(const void *),
                const void *arguments);
 void release_fibers(Fibers *fibers);
 } // namespace sim

@@ -57,13 +57,14 @@ static void run_blocks(Stream *stream, const Launch *launch, const void *argumen
 {
     const dim3 g = launch->grid, b = launch->block;
     uint64_t count = (uint64_t)g.x * g.y * g.z, step = block_step(count), place = 0;
+    bool loose = mistake("barrier", launch->kernel + (launch->kernel[0] == '('));
     cusim_current.block_dim = {b.x, b.y, b.z};
     cusim_current.grid_dim = {g.x, g.y, g.z};
     for (uint64_t i = 0; i < count; i++) {
         cusim_current.block = {(unsigned)(place % g.x), (unsigned)(place / g.x % g.y),
                                (unsigned)(place / g.x / g.y)};
         cusim_current.shared = shared_memory(launch->shared_bytes);
-        run_block(&stream->fibers, b.x * b.y * b.z, launch->call, arguments);
+        run_block(&stream->fibers, b.x * b.y * b.z, loose, launch->call, arguments);
         place = (place + step) % count;
     }
 }

@@ -131,13 +131,33 @@ static ncclResult_t check_call(const Call &call, cudaStream_t stream)
     return ncclSuccess;
 }
 
+/* CUSIM_BUG=swap: true keeps the call back, until the next one has been given before it. */
+static bool change_places(Given *given)
+{
+    static __thread Given kept __attribute__((tls_model("initial-exec")));
+    static __thread bool is_kept __attribute__((tls_model("initial-exec")));
+    if (is_kept) {
+        Given first = *given;
+        give(&first, &first + 1);
+        *given = kept;
+        is_kept = false;
+        return false;
+    }
+    is_kept = cusim_mistake("swap", kind_names[given->call.kind]);
+    if (is_kept)
+        kept = *given;
+    return is_kept;
+}
+
 static ncclResult_t add(Call call, cudaStream_t stream)
 {
     if (ncclResult_t result = check_call(call, stream))
         return result;
-    if (call.count == 0)
+    if (call.count == 0 || cusim_mistake("skip", kind_names[call.kind]))
         return ncclSuccess;
     Given given = {call, stream};
+    if (change_places(&given))
+        return ncclSuccess;
     if (!in_group()) {
         give(&given, &given + 1);
         return begun(call.comm);

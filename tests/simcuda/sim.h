@@ -166,7 +166,8 @@ struct Stream : Quiet {
     int device = 0;
     unsigned flags = 0;
     int priority = 0;
-    uint64_t given = 0; /* works given so far */
+    uint64_t number = 0; /* counted from 1 in this process, legacy streams included */
+    uint64_t given = 0;  /* works given so far */
     uint64_t legacy_seen =
         0; /* how much of the legacy stream's work this stream is ordered behind */
     bool legacy = false;
@@ -210,6 +211,26 @@ void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 long setting(const char *name, long otherwise);
 bool environment_is(const char *name, const char *value);
 int fibers_seen_by_tsan();
+
+/* One element of CUSIM_FAIL or CUSIM_BUG. */
+struct Rule {
+    char what[64];
+    long at;
+    bool onwards;
+    int error;
+    std::atomic<long> calls;
+};
+struct Rules {
+    Rule rule[32];
+    int count;
+};
+Rules *read_rules(const char *environment);
+
+/* CUSIM_BUG: is this the place? */
+bool mistake(const char *what, const char *name);
+bool wait_is_left_out(const Stream *waits, const Stream *awaited);
+bool sync_is_left_out(const Stream *stream);
+void stream_name(const Stream *stream, char *text, size_t size);
 
 /* Kinds of memory. */
 enum Kind { HOST, PINNED, DEVICE };

@@ -124,7 +124,7 @@ static void no_wait_after(int, int)
 }
 static void lost_wait(int, int)
 {
-    setenv("CUSIM_FAIL", "lostWait:3", 1);
+    setenv("CUSIM_BUG", "wait:3", 1);
     steps(LOST_WAIT);
 }
 static void early_record(int, int)
