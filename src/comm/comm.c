@@ -155,7 +155,7 @@ ddp_status ddp_comm_submit(ddp_comm *comm, const ddp_coll *coll, ddp_work *work)
      * who waits finds out. */
     ddp_work watched = *work;
     if (comm->watchdog != NULL) {
-        if (work->stage != DDPI_ROUTE_SHM && ddpi_side_count(comm->side) < comm->world)
+        if (work->stage != DDPI_ROUTE_SHM && !ddpi_watchdog_sees(comm->watchdog, comm->world))
             watched.deadline_ns = DDP_NO_DEADLINE;
         ddpi_watchdog_begin(comm->watchdog, &watched);
     }
@@ -251,6 +251,8 @@ static ddp_status start_parts(ddp_comm *comm, const ddpi_comm_parts *parts)
                            .rank = comm->rank,
                            .host = comm->host};
     DDP_TRY(ddpi_side_open(&side, &comm->side));
+    if (comm->net != NULL)
+        DDP_TRY(ddpi_net_attach(comm->net, comm->side));
     if (parts->group_memory != NULL) {
         ddpi_shm_group_opts group = {.n = comm->node_size,
                                      .rank = comm->node_rank,
@@ -263,7 +265,9 @@ static ddp_status start_parts(ddp_comm *comm, const ddpi_comm_parts *parts)
     ddpi_watchdog_opts watchdog = {.side = comm->side,
                                    .watch_processes = parts->watch_processes,
                                    .fail = ddpi_comm_on_watchdog,
-                                   .fail_arg = comm};
+                                   .fail_arg = comm,
+                                   .net = comm->net,
+                                   .hear = ddpi_comm_on_net};
     return ddpi_watchdog_start(&watchdog, &comm->watchdog);
 }
 
@@ -298,10 +302,12 @@ void ddpi_comm_stop(ddp_comm *comm)
     if (comm->side != NULL && healthy)
         ddpi_side_leave(comm->side);
     ddpi_watchdog_stop(comm->watchdog);
+    ddpi_net_close(comm->net, healthy);
     ddpi_engine_stop(comm->engine);
     ddpi_shm_group_destroy(comm->group);
     ddpi_side_close(comm->side, healthy);
     comm->watchdog = NULL;
+    comm->net = NULL;
     comm->engine = NULL;
     comm->group = NULL;
     comm->side = NULL;

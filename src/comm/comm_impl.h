@@ -70,6 +70,7 @@ struct ddp_comm {
     ddpi_engine *engine;   /* NULL: a world of one */
     ddpi_side *side;       /* the two are NULL in a world of one */
     ddpi_watchdog *watchdog;
+    ddpi_net *net; /* of a node's first rank, where there are several nodes; may be NULL there */
     ddpi_board *board;
     ddpi_segment *segments;
     ddpi_lane *lane;   /* NULL: host memory only */
@@ -130,6 +131,7 @@ void ddpi_comm_park(const ddp_comm *comm);
 void ddpi_comm_hear(ddp_comm *comm, int from, ddp_status status, const char *cause);
 /* The watchdog's callback, and the hook of the fatal path; arg is the ddp_comm. */
 void ddpi_comm_on_watchdog(void *arg, ddp_status status, const char *cause, bool first);
+void ddpi_comm_on_net(void *arg, const ddpi_net_cause *cause);
 void ddpi_comm_on_fatal(void *arg, const char *cause);
 
 #endif

@@ -6,7 +6,8 @@
  * read it. Since FAILING comes before the claim, this rank's own watchdog cannot mistake the claim
  * for another rank's and leave before the cause is printed.
  *
- * Between nodes there is no claim: ranks tell each other, and who has told waits a little for what
+ * Between nodes there is no claim: ranks tell each other, by TCP (net.h) and by messages, and who
+ * has told waits a little for what
  * it is told; of several causes, that of the lowest rank is printed. */
 #include <stdio.h>
 #include <string.h>
@@ -41,6 +42,13 @@ static bool own_failure(ddp_comm *comm)
 
     return __atomic_compare_exchange_n(&comm->fail_state, &healthy, FAILING, false,
                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+/* Ranks of other nodes hear of it beside the messages, which may be stuck. */
+static void tell_nodes(ddp_comm *comm, ddp_status status, const char *cause)
+{
+    if (comm->net != NULL)
+        ddpi_net_tell(comm->net, comm->rank, status, cause);
 }
 
 /* Makes the failure known in this process, and to whom only messages reach. */
@@ -113,6 +121,7 @@ static void fail(ddp_comm *comm, ddp_status status, const char *cause)
         return;
     snprintf(text, sizeof text, "%s", cause);
     bool first = claim(comm, &status, text);
+    tell_nodes(comm, status, text);
     announce(comm, status, text, first);
     leave_if_asked(comm, first);
 }
@@ -164,8 +173,14 @@ void ddpi_comm_on_watchdog(void *arg, ddp_status status, const char *cause, bool
         record_status(comm, status);
     else
         status = foreign_status(comm);
+    tell_nodes(comm, status, cause);
     announce(comm, status, cause, first);
     leave_if_asked(comm, first);
+}
+
+void ddpi_comm_on_net(void *arg, const ddpi_net_cause *cause)
+{
+    ddpi_comm_hear(arg, cause->from, cause->status, cause->text);
 }
 
 void ddpi_comm_on_fatal(void *arg, const char *cause)
@@ -180,6 +195,7 @@ void ddpi_comm_on_fatal(void *arg, const char *cause)
     /* Other ranks get it as a peer's failure. It has been printed already. */
     if (comm->side == NULL || ddpi_side_claim(comm->side, cause))
         record_status(comm, DDP_ERR_PEER);
+    tell_nodes(comm, DDP_ERR_PEER, cause);
     announce(comm, DDP_ERR_COMM, cause, true);
 }
 

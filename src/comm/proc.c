@@ -12,6 +12,8 @@
 
 #define STATE_FIELD 3
 #define START_FIELD 22
+#define FNV_BASE    UINT64_C(0xcbf29ce484222325)
+#define FNV_PRIME   UINT64_C(0x100000001b3)
 
 static ssize_t read_stat(int64_t pid, char *text, size_t text_bytes)
 {
@@ -55,9 +57,25 @@ ddpi_proc_state ddpi_proc_read(int64_t pid, ddpi_proc_info *info_out)
     return DDPI_PROC_ALIVE;
 }
 
+/* Every host's first name space has the same number, but each start of a kernel an identity. */
+static uint64_t boot_hash(void)
+{
+    char text[64];
+    uint64_t hash = FNV_BASE;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return 0;
+    ssize_t got = read(fd, text, sizeof text);
+    close(fd);
+    for (ssize_t i = 0; i < got; i++)
+        hash = (hash ^ (uint8_t)text[i]) * FNV_PRIME;
+    return hash;
+}
+
 uint64_t ddpi_proc_space(void)
 {
     struct stat info;
 
-    return stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino : 0;
+    return stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino ^ boot_hash() : 0;
 }

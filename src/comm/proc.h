@@ -17,7 +17,7 @@ typedef struct ddpi_proc_info {
 } ddpi_proc_info;
 
 ddpi_proc_state ddpi_proc_read(int64_t pid, ddpi_proc_info *info_out);
-/* Identifies the name space in which this process's pids count; 0: unknown. */
+/* Identifies the name space in which this process's pids count, among all hosts; 0: unknown. */
 uint64_t ddpi_proc_space(void);
 
 #endif

@@ -25,7 +25,8 @@
 #define NS_PER_MS           1000000
 #define CAUSE_WAIT_NS       ((int64_t)150 * NS_PER_MS) /* for the cause of a rank that died */
 #define CLAIM_WAIT_NS       ((int64_t)500 * NS_PER_MS) /* for a text that somebody has begun */
-#define NAMED_RANKS         4                          /* in one message; the others are counted */
+#define SILENCE_NS          ((int64_t)3000 * NS_PER_MS)
+#define NAMED_RANKS         4 /* in one message; the others are counted */
 
 typedef struct pending {
     _Atomic uint64_t key;
@@ -47,7 +48,8 @@ struct ddpi_watchdog {
     pending pending[PENDING_MAX];
     ddp_thread thread;
     ddp_monitor monitor;
-    bool stop; /* under the monitor */
+    bool stop;              /* under the monitor */
+    _Atomic bool hears_all; /* other nodes, too */
     /* The thread's own. */
     int64_t death_seen_ns, claim_seen_ns;
 };
@@ -143,6 +145,32 @@ static void append_last_seen(message *m, const ddpi_side_view *view)
         append(m, "; last seen at step %lld in %s", (long long)view->step, view->phase);
 }
 
+/* ---- who is there: this node's ranks, and those of others, as far as this rank is told ---- */
+
+static int view_count(const ddpi_watchdog *w)
+{
+    return ddpi_side_count(w->opts.side) + (w->opts.net != NULL ? ddpi_net_count(w->opts.net) : 0);
+}
+
+static void view_get(const ddpi_watchdog *w, int i, ddpi_side_view *view_out)
+{
+    const int local = ddpi_side_count(w->opts.side);
+
+    if (i < local)
+        ddpi_side_view_get(w->opts.side, i, view_out);
+    else
+        ddpi_net_view_get(w->opts.net, i - local, view_out);
+}
+
+static void append_silence(message *m, const ddpi_watchdog *w, int i)
+{
+    const int local = ddpi_side_count(w->opts.side);
+    const int64_t silence_ns = i < local ? 0 : ddpi_net_silence_ns(w->opts.net, i - local);
+
+    if (silence_ns > SILENCE_NS)
+        append(m, ", nothing heard for %.1f s", (double)silence_ns / 1e9);
+}
+
 static const char *describe(const pending_work *work, char *text, size_t text_bytes)
 {
     return ddpi_side_work_format(work->kind, work->seq, work->what, work->bucket, text, text_bytes);
@@ -171,9 +199,9 @@ static bool is_stopped(const ddpi_side_view *view, uint64_t own_space)
 static bool any_stopped(const ddpi_watchdog *watchdog, const pending_work *work, bool entered,
                         uint64_t own_space)
 {
-    for (int i = 0; i < ddpi_side_count(watchdog->opts.side); i++) {
+    for (int i = 0; i < view_count(watchdog); i++) {
         ddpi_side_view view;
-        ddpi_side_view_get(watchdog->opts.side, i, &view);
+        view_get(watchdog, i, &view);
         if (keeps_waiting(&view, work, entered) && is_stopped(&view, own_space))
             return true;
     }
@@ -196,8 +224,8 @@ static int append_ranks(const ddpi_watchdog *watchdog, const pending_work *work,
     bool stopped = any_stopped(watchdog, work, entered, space);
     const char *verb = entered ? "is stuck in" : "has not entered";
     describe(work, work_text, sizeof work_text);
-    for (int i = 0; i < ddpi_side_count(side); i++) {
-        ddpi_side_view_get(side, i, &view);
+    for (int i = 0; i < view_count(watchdog); i++) {
+        view_get(watchdog, i, &view);
         if (!keeps_waiting(&view, work, entered) || (stopped && !is_stopped(&view, space)) ||
             ++found > NAMED_RANKS)
             continue;
@@ -208,6 +236,7 @@ static int append_ranks(const ddpi_watchdog *watchdog, const pending_work *work,
         else
             append(m, "; rank %d on %s %s", view.rank, view.host, entered ? "too" : "neither");
         append_last_seen(m, &view);
+        append_silence(m, watchdog, i);
     }
     if (found > NAMED_RANKS)
         append(m, "; and %d more", found - NAMED_RANKS);
@@ -245,44 +274,51 @@ static bool is_dead(const ddpi_side_view *view, uint64_t own_space)
     return view->start_time != 0 && proc.start_time != view->start_time;
 }
 
-static ddp_status find_death(ddpi_watchdog *watchdog, int64_t now_ns, message *m)
+/* Another rank's process that is dead, or can no longer be reached. */
+static bool find_dead(const ddpi_watchdog *w, uint64_t own_space, ddpi_side_view *view_out)
 {
-    const ddpi_side *side = watchdog->opts.side;
-    ddpi_side_view view, own;
-
-    ddpi_side_view_get(side, ddpi_side_index(side), &own);
-    for (int i = 0; i < ddpi_side_count(side); i++) {
-        ddpi_side_view_get(side, i, &view);
-        if (i == ddpi_side_index(side) || !is_dead(&view, own.pid_space))
+    for (int i = 0; w->opts.watch_processes && i < view_count(w); i++) {
+        view_get(w, i, view_out);
+        if (i == ddpi_side_index(w->opts.side) || !is_dead(view_out, own_space))
             continue;
         /* It may have left in order between the two looks. */
-        ddpi_side_view_get(side, i, &view);
-        if (view.left)
-            continue;
-        if (watchdog->death_seen_ns == 0)
-            watchdog->death_seen_ns = now_ns;
-        if (now_ns - watchdog->death_seen_ns < CAUSE_WAIT_NS)
-            return DDP_OK;
-        append(m, "rank %d (pid %lld) on %s died", view.rank, (long long)view.pid, view.host);
-        append_last_seen(m, &view);
-        return DDP_ERR_PEER;
+        view_get(w, i, view_out);
+        if (!view_out->left)
+            return true;
     }
-    watchdog->death_seen_ns = 0;
-    return DDP_OK;
+    return w->opts.net != NULL && ddpi_net_lost(w->opts.net, view_out);
+}
+
+static ddp_status find_death(ddpi_watchdog *watchdog, int64_t now_ns, message *m)
+{
+    ddpi_side_view view, own;
+
+    ddpi_side_view_get(watchdog->opts.side, ddpi_side_index(watchdog->opts.side), &own);
+    if (!find_dead(watchdog, own.pid_space, &view)) {
+        watchdog->death_seen_ns = 0;
+        return DDP_OK;
+    }
+    if (watchdog->death_seen_ns == 0)
+        watchdog->death_seen_ns = now_ns;
+    if (now_ns - watchdog->death_seen_ns < CAUSE_WAIT_NS)
+        return DDP_OK;
+    append(m, "rank %d (pid %lld) on %s %s", view.rank, (long long)view.pid, view.host,
+           is_dead(&view, own.pid_space) ? "died" : "is gone: its connection has ended");
+    append_last_seen(m, &view);
+    return DDP_ERR_PEER;
 }
 
 /* A rank has closed its communicator in order, but this rank waits for it. */
 static ddp_status find_departure(const ddpi_watchdog *watchdog, message *m)
 {
-    const ddpi_side *side = watchdog->opts.side;
     pending_work work;
     char text[128];
 
     if (!oldest_pending(watchdog, &work))
         return DDP_OK;
-    for (int i = 0; i < ddpi_side_count(side); i++) {
+    for (int i = 0; i < view_count(watchdog); i++) {
         ddpi_side_view view;
-        ddpi_side_view_get(side, i, &view);
+        view_get(watchdog, i, &view);
         if (!view.left || view.entered > work.seq)
             continue;
         append(m, "rank %d on %s has left without entering %s", view.rank, view.host,
@@ -305,9 +341,22 @@ static ddp_status find_late_work(const ddpi_watchdog *watchdog, int64_t now_ns, 
     return DDP_ERR_TIMEOUT;
 }
 
+static void listen_to_nodes(ddpi_watchdog *watchdog)
+{
+    ddpi_net_cause cause;
+
+    if (watchdog->opts.net == NULL)
+        return;
+    if (ddpi_net_poll(watchdog->opts.net, &cause))
+        watchdog->opts.hear(watchdog->opts.fail_arg, &cause);
+    atomic_store_explicit(&watchdog->hears_all, ddpi_net_hears_all(watchdog->opts.net),
+                          memory_order_relaxed);
+}
+
 /* True once the communicator has failed and its owner knows. */
 static bool look(ddpi_watchdog *watchdog)
 {
+    listen_to_nodes(watchdog);
     int64_t now_ns = ddp_now_ns();
     message m = {.used = 0};
     ddp_status status = find_cause(watchdog, now_ns, &m);
@@ -315,7 +364,7 @@ static bool look(ddpi_watchdog *watchdog)
     /* Who began a cause and died cannot print it either, so all the others do. */
     bool unfinished = recorded && m.used > 0;
 
-    if (status == DDP_OK && watchdog->opts.watch_processes)
+    if (status == DDP_OK)
         status = find_death(watchdog, now_ns, &m);
     if (status == DDP_OK)
         status = find_departure(watchdog, &m);
@@ -370,6 +419,12 @@ err_monitor:
 err_free:
     ddp_free(watchdog);
     return st;
+}
+
+bool ddpi_watchdog_sees(const ddpi_watchdog *watchdog, int world)
+{
+    return ddpi_side_count(watchdog->opts.side) == world ||
+           atomic_load_explicit(&watchdog->hears_all, memory_order_relaxed);
 }
 
 void ddpi_watchdog_stop(ddpi_watchdog *watchdog)

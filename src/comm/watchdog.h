@@ -9,6 +9,7 @@
 #ifndef DDPI_WATCHDOG_H
 #define DDPI_WATCHDOG_H
 
+#include "comm/net.h"
 #include "comm/side.h"
 
 typedef struct ddpi_watchdog ddpi_watchdog;
@@ -21,6 +22,9 @@ typedef struct ddpi_watchdog_opts {
      * first: this rank has recorded the cause and is the one to print it. May not return. */
     void (*fail)(void *arg, ddp_status status, const char *cause, bool first);
     void *fail_arg;
+    ddpi_net *net; /* NULL: none; borrowed */
+    /* Another node tells a cause. As fail. */
+    void (*hear)(void *arg, const ddpi_net_cause *cause);
 } ddpi_watchdog_opts;
 
 /* Starts the thread "ddp-watch". */
@@ -34,5 +38,8 @@ void ddpi_watchdog_stop(ddpi_watchdog *watchdog);
  * more than 64 works are pending, the youngest are not watched. */
 void ddpi_watchdog_begin(ddpi_watchdog *watchdog, const ddp_work *work);
 void ddpi_watchdog_end(ddpi_watchdog *watchdog, const ddp_work *work);
+
+/* Any thread. Whether this watchdog knows what all of so many ranks are doing. */
+bool ddpi_watchdog_sees(const ddpi_watchdog *watchdog, int world);
 
 #endif

@@ -62,7 +62,11 @@ static ddpi_side *open_side(void *memory, int index)
 
 static ddpi_watchdog *start_watchdog(ddpi_side *side, bool processes, report *r)
 {
-    ddpi_watchdog_opts opts = {side, 10, processes, on_fail, r};
+    ddpi_watchdog_opts opts = {.side = side,
+                               .interval_ms = 10,
+                               .watch_processes = processes,
+                               .fail = on_fail,
+                               .fail_arg = r};
     ddpi_watchdog *watchdog;
 
     CHECK_OK(ddpi_watchdog_start(&opts, &watchdog));

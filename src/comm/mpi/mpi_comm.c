@@ -209,6 +209,23 @@ static ddp_status find_node(ddpi_mpi_comm *comm)
     return DDP_OK;
 }
 
+/* Connects the nodes beside MPI. Without, only messages tell the other nodes of a failure. */
+static ddp_status connect_nodes(ddp_comm *base)
+{
+    ddpi_net_address address = {.port = 0};
+    ddp_status st = DDP_OK;
+
+    if (base->rank == 0)
+        st = ddpi_net_listen(base->node_count, base->world, &address, &base->net);
+    MPI_DO(MPI_Bcast(&address, (int)sizeof address, MPI_BYTE, 0, MPI_COMM_WORLD));
+    if (base->rank != 0 && base->node_rank == 0 && address.port > 0)
+        st = ddpi_net_join(&address, base->node, &base->net);
+    if (st != DDP_OK)
+        ddp_warn("no TCP between nodes, they tell each other of failures by MPI only: %s",
+                 ddp_status_message());
+    return DDP_OK;
+}
+
 static ddp_status make_parts(ddpi_mpi_comm *comm, ddpi_comm_parts *parts)
 {
     ddp_comm *base = &comm->base;
@@ -240,6 +257,7 @@ static ddp_status make_parts(ddpi_mpi_comm *comm, ddpi_comm_parts *parts)
 static void free_comm(ddpi_mpi_comm *comm)
 {
     ddpi_mpi_talk_destroy(comm->talk);
+    ddpi_net_close(comm->base.net, false);
     ddpi_shm_detach(&comm->control);
     ddp_free(comm->own_control);
     ddp_free(comm);
@@ -285,6 +303,8 @@ static ddp_status open_world(ddpi_mpi_comm *comm)
     DDP_TRY(agree(base, make_parts(comm, &parts)));
     if (base->node_size < base->world)
         DDP_TRY(agree(base, ddpi_mpi_talk_create(comm, &comm->talk)));
+    if (base->node_size < base->world)
+        DDP_TRY(connect_nodes(base));
     /* The threads start only when nothing but they can fail any more. */
     return ddpi_comm_start(base, &parts);
 }
