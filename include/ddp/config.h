@@ -59,7 +59,7 @@ typedef struct ddp_run_opts {
     const char *model, *input_shape, *normalize, *run_dir, *init_weights, *save_weights,
         *dump_logits, *freeze, *rank_weights, *resume, *time_limit, *inject;
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
-    int64_t seed, workers, threads, loopback_ranks, verify_world;
+    int64_t seed, workers, threads, loopback_ranks, verify_world, verify_resume;
     int64_t checkpoint_every, checkpoint_epochs, keep;
     int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, bind,
         mpi_device_buffers;

@@ -114,16 +114,41 @@ static bool is_fixed(const char *name)
 
 bool ddpi_resume_stores(const char *name)
 {
-    static const char *const other[] = {
-        "resume",         "run-dir",           "log-level",         "quiet",
-        "threads",        "workers",           "loopback-ranks",    "comm",
-        "shared-memory",  "comm-timeout",      "allreduce",         "rank-weights",
-        "batch-size",     "batch-per-rank",    "accumulate",        "micro-batch",
-        "logical-ranks",  "save-weights",      "init-weights",      "init-partial",
-        "max-steps",      "time-limit",        "checkpoint-every",  "checkpoint-minutes",
-        "keep",           "checkpoint-epochs", "checkpoint-at-end", "keep-best",
-        "check-replicas", "verify-data",       "verify-world",      "verify-grad",
-        "inject"};
+    static const char *const other[] = {"resume",
+                                        "run-dir",
+                                        "log-level",
+                                        "quiet",
+                                        "threads",
+                                        "workers",
+                                        "loopback-ranks",
+                                        "comm",
+                                        "shared-memory",
+                                        "comm-timeout",
+                                        "allreduce",
+                                        "rank-weights",
+                                        "batch-size",
+                                        "batch-per-rank",
+                                        "accumulate",
+                                        "micro-batch",
+                                        "logical-ranks",
+                                        "save-weights",
+                                        "init-weights",
+                                        "init-partial",
+                                        "max-steps",
+                                        "time-limit",
+                                        "checkpoint-every",
+                                        "checkpoint-minutes",
+                                        "keep",
+                                        "checkpoint-epochs",
+                                        "checkpoint-at-end",
+                                        "keep-best",
+                                        "check-replicas",
+                                        "verify-data",
+                                        "verify-world",
+                                        "verify-grad",
+                                        "verify-resume",
+                                        "on-mismatch",
+                                        "inject"};
 
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
         if (strcmp(name, other[i]) == 0)

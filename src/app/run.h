@@ -138,6 +138,18 @@ DDP_INNER ddp_status ddpi_run_save_weights(ddpi_run *run);   /* run_weights.c */
 DDP_INNER ddp_status ddpi_run_finish(ddpi_run *run);         /* records.c */
 
 /* ---- pieces ---- */
+/* Collective. Makes these steps, counted over the run from 0, and nothing beside; losses are means
+ * over each step's samples. */
+DDP_INNER ddp_status ddpi_run_steps(ddpi_run *run, ddp_strategy *strategy, ddp_loader *loader,
+                                    ddp_range steps, double *losses);
+DDP_INNER ddp_status ddpi_run_verify_resume(ddpi_run *run);
+/* Collective. A new loader and a new strategy without weights; there is no saver any more. */
+DDP_INNER ddp_status ddpi_run_restart(ddpi_run *run);
+/* Collective. A checkpoint in the run's directory, whatever the options say. */
+DDP_INNER ddp_status ddpi_run_save_at(ddpi_run *run, const ddp_run_state *state,
+                                      char path[PATH_MAX]);
+/* Local. Goes on from a checkpoint. */
+DDP_INNER ddp_status ddpi_run_load_at(ddpi_run *run, const char *path, ddp_run_state *state_out);
 /* Whether the run proves something instead of training. */
 bool ddpi_run_verifies(const ddpi_run *run);
 /* Collective. Fills run->ranks with what the ranks are now. */

@@ -172,6 +172,19 @@ ddp_status ddpi_run_open_training(ddpi_run *run)
     return open_strategy(run);
 }
 
+ddp_status ddpi_run_restart(ddpi_run *run)
+{
+    ddp_saver_destroy(run->net.saver);
+    run->net.saver = NULL;
+    ddp_strategy_destroy(run->net.strategy);
+    run->net.strategy = NULL;
+    run->net.params = NULL;
+    ddp_loader_destroy(run->net.loader);
+    run->net.loader = NULL;
+    DDP_TRY(ddpi_run_agree(run, open_loader(run), "open the loader"));
+    return open_strategy(run);
+}
+
 /* Kernels follow the processor and the library, and with them the last bits of a sum. */
 static ddp_status compare_devices(ddpi_run *run)
 {

@@ -222,6 +222,41 @@ static bool asks_for_them(const ddpi_run *run)
     return false;
 }
 
+ddp_status ddpi_run_save_at(ddpi_run *run, const ddp_run_state *state, char path[PATH_MAX])
+{
+    enum { NAME_BYTES = 32 };
+    const ddp_saver_parts parts = parts_of(run);
+    char dir[PATH_MAX], name[NAME_BYTES];
+    ddp_saver *saver;
+
+    DDP_TRY(ddpi_run_path(run, DDPI_CHECKPOINTS, dir));
+    snprintf(name, sizeof name, "step-%010" PRId64, state->steps);
+    DDP_TRY(ddp_fs_join(path, PATH_MAX, dir, name));
+    const ddp_saver_opts opts = {.dir = dir,
+                                 .at_end = true,
+                                 .keep = 1,
+                                 .saved_step = -1,
+                                 .deadline_ns = DDP_NO_DEADLINE,
+                                 .describe = describe,
+                                 .report = report,
+                                 .arg = run};
+    DDP_TRY(ddp_saver_create(&opts, &parts, &saver));
+    const ddp_status st = ddp_saver_finish(saver, state);
+    ddp_saver_destroy(saver);
+    return st;
+}
+
+ddp_status ddpi_run_load_at(ddpi_run *run, const char *path, ddp_run_state *state_out)
+{
+    const ddp_saver_parts parts = parts_of(run);
+    ddp_json *state;
+
+    DDP_TRY(ddp_ckpt_check(path, &state));
+    const ddp_status st = ddp_saver_load(path, state, &parts, state_out, &run->net.batches);
+    ddp_json_destroy(state);
+    return st;
+}
+
 ddp_status ddpi_run_prepare_saving(ddpi_run *run)
 {
     const ddp_run_opts *given = &run->config.run;

@@ -1,4 +1,5 @@
-/* run_verify.c - runs that prove something instead of training: --verify-world and --verify-grad.
+/* run_verify.c - runs that prove something instead of training: --verify-world and --verify-grad;
+ * --verify-resume is in run_verify_resume.c.
  *
  * --verify-world trains a few steps as the ranks are, and then once more on every rank alone, which
  * computes all logical shards by itself over a loopback world of one. --verify-grad takes the first
@@ -50,20 +51,29 @@ static int64_t step_count(const ddpi_run *run)
     return opts->max_steps > 0 ? smaller(steps, opts->max_steps) : steps;
 }
 
+ddp_status ddpi_run_steps(ddpi_run *run, ddp_strategy *strategy, ddp_loader *loader,
+                          ddp_range steps, double *losses)
+{
+    const ddp_sampler *sampler = &run->data.sampler;
+    const int64_t epoch = ddp_sampler_steps(sampler), from = (int64_t)steps.lo;
+
+    DDP_TRY(ddp_loader_seek(loader, from / epoch, from % epoch));
+    for (int64_t step = from; step < (int64_t)steps.hi; step++) {
+        ddp_step_stats stats;
+        ddp_comm_note(run->comm, step + 1, "step of a self-test");
+        DDP_TRY(ddp_strategy_step(strategy, loader, ddp_sampler_step_count(sampler, step % epoch),
+                                  ddp_schedule_lr(&run->config.trainer.schedule, step), &stats));
+        losses[step - from] = stats.loss_sum / (double)stats.count;
+    }
+    return DDP_OK;
+}
+
 static ddp_status train_steps(ddpi_run *run, ddp_strategy *strategy, ddp_loader *loader,
                               outcome *out)
 {
-    const ddp_sampler *sampler = &run->data.sampler;
+    const ddp_range steps = {0, (size_t)step_count(run)};
 
-    DDP_TRY(ddp_loader_seek(loader, 0, 0));
-    for (int64_t step = 0; step < step_count(run); step++) {
-        ddp_step_stats stats;
-        const int64_t in_epoch = step % ddp_sampler_steps(sampler);
-        ddp_comm_note(run->comm, step + 1, "step of a self-test");
-        DDP_TRY(ddp_strategy_step(strategy, loader, ddp_sampler_step_count(sampler, in_epoch),
-                                  ddp_schedule_lr(&run->config.trainer.schedule, step), &stats));
-        out->losses[step] = stats.loss_sum / (double)stats.count;
-    }
+    DDP_TRY(ddpi_run_steps(run, strategy, loader, steps, out->losses));
     return copy_flat(run, out->params, ddp_strategy_params(strategy), DDP_COPY_TO_HOST);
 }
 
@@ -244,10 +254,14 @@ static ddp_status verify_grad(ddpi_run *run)
 
 bool ddpi_run_verifies(const ddpi_run *run)
 {
-    return run->config.run.verify_world > 0 || run->config.run.verify_grad;
+    const ddp_run_opts *opts = &run->config.run;
+
+    return opts->verify_world > 0 || opts->verify_resume > 0 || opts->verify_grad;
 }
 
 ddp_status ddpi_run_verify(ddpi_run *run)
 {
-    return run->config.run.verify_grad ? verify_grad(run) : verify_world(run);
+    if (run->config.run.verify_grad)
+        return verify_grad(run);
+    return run->config.run.verify_resume > 0 ? ddpi_run_verify_resume(run) : verify_world(run);
 }

@@ -123,6 +123,9 @@ static const ddp_option train_options[] = {
     {"verify-world", DDP_OPT_INT, AT(run.verify_world), 0, COUNT_MAX, NULL, "N",
      "Instead of training: make N steps with --exact, and once more on one rank, and compare all "
      "bits"},
+    {"verify-resume", DDP_OPT_INT, AT(run.verify_resume), 0, 1e9, NULL, "K",
+     "Instead of training: make 2K steps, and once more with a checkpoint and a restart after K, "
+     "and compare all bits"},
     {"verify-grad", DDP_OPT_BOOL, AT(run.verify_grad), 0, 0, NULL, NULL,
      "Instead of training: compare the gradient of each parameter with finite differences"},
     {0},

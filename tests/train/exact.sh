@@ -60,7 +60,12 @@ proves() {
 }
 proves 'verify-world: PASS: 3 steps on 4 ranks' 4 "${lenet[@]}" --verify-world 3
 proves 'verify-world: PASS: 2 steps on 3 ranks' loopback:3 "${short[@]}" --logical-ranks 6 --verify-world 2
+proves 'verify-resume: PASS: 8 steps, and a restart after 4' 2 "${lenet[@]:0:3}" --momentum 0.9 --ema 0.9 \
+    --logical-ranks 4 --batch-size 64 --verify-resume 4
+proves 'verify-resume: PASS: 6 steps' loopback:2 "${resnet[@]:0:6}" --synthetic-train 32 --synthetic-test 16 \
+    --batch-size 16 --epochs 3 --dropout 0.2 --optimizer adamw --verify-resume 3
 proves 'verify-grad: PASS: 4 parameters' 1 --model mlp --mlp-widths 64 --verify-grad
 
+refused 2 "at most half of the run's 3 steps" loopback:4 "${resnet[@]}" --verify-resume 2 --run-dir "$work/long"
 refused 2 'this many ranks: 1, 2, 4, 8' 3 "${lenet[@]}"
 finish

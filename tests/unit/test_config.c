@@ -120,6 +120,8 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--allreduce shm --no-shared-memory", "another algorithm");
     refused("--on-mismatch heal", "without --check-replicas");
     refused("--verify-world 2", "without --exact");
+    refused("--verify-resume 2 --resume here", "a run of its own");
+    refused("--verify-resume 2 --verify-grad", "one of them");
     refused("--verify-world 2 --exact --sync-bn", "expected statistics");
     refused("--verify-grad --precision bf16", "expected fp32");
     refused("--verify-grad --sync-bn", "statistics of each shard");
