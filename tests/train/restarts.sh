@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# launch/run_restarts.sh: a run that fails twice ends with the bits of one that does not; what is restarted,
+# what is not, and what is cleaned away.
+. "$(dirname "$0")/lib.sh"
+script=$(dirname "$0")/../../launch/run_restarts.sh
+model=(--dataset synthetic --synthetic-train 480 --synthetic-test 48 --model mlp --mlp-widths 64 --epochs 4
+    --batch-size 48 --quiet --threads 1 --checkpoint-every 4 --momentum 0.9 --lr 0.01)
+
+# A launch that counts its runs, the first two of which fail.
+cat >"$work/launch" <<'EOF'
+#!/usr/bin/env bash
+echo "$*" >>"$WORK/launches"
+case $(wc -l <"$WORK/launches") in
+    1) exec mpirun -np 3 "$PROGRAM" "$@" --inject kill@1:13 ;;
+    2) exec mpirun -np 3 "$PROGRAM" "$@" --inject exit@2:30 ;;
+    *) exec mpirun -np 3 "$PROGRAM" "$@" ;;
+esac
+EOF
+chmod +x "$work/launch"
+export WORK=$work PROGRAM=$program
+
+train whole 3 "${model[@]}"
+code=0
+bash "$script" --max-restarts 2 --pause 0 -- "$work/launch" "${model[@]}" --run-dir "$work/broken" \
+    >"$work/out" 2>&1 || code=$?
+equal 'exit status' "$code" 0
+equal 'launches' "$(wc -l <"$work/launches")" 3
+equal 'resumes' "$(grep -c -- '--resume auto$' "$work/launches")" 3
+equal 'weights' "$(summary broken weights_xxh3)" "$(summary whole weights_xxh3)"
+equal 'steps' "$(grep -c '"kind":"step"' "$work/broken/metrics.jsonl")" 40
+equal 'status' "$(cat "$work/broken/status")" trained
+grep -q 'restart 2 of 2' "$work/out" && pass || fail "$(cat "$work/out")"
+
+# restarted STATUS LAUNCHES MAX COMMAND: with that exit status and number of launches.
+restarted() {
+    local want=$1 launches=$2 max=$3 code=0
+    : >"$work/count"
+    bash "$script" --max-restarts "$max" --pause 0 -- bash -c "echo >>'$work/count'; $4" >"$work/out" 2>&1 || code=$?
+    equal "status of: $4" "$code" "$want"
+    equal "launches of: $4" "$(wc -l <"$work/count")" "$launches"
+}
+restarted 0 1 2 'exit 0'
+restarted 2 1 2 'exit 2'
+restarted 3 1 2 'exit 3'
+restarted 1 3 2 'exit 1'
+restarted 137 2 1 'kill -9 $$'
+# What is left of a run does not live on.
+restarted 1 2 1 "sleep 300 >/dev/null 2>&1 & echo \$! >'$work/left'; exit 1"
+state=$(sed 's/.*) //; s/ .*//' "/proc/$(cat "$work/left")/stat" 2>/dev/null || true)
+[ -z "$state" ] || [ "$state" = Z ] && pass || fail "a process is left: $state"
+code=0
+bash "$script" --max-restarts x -- true >"$work/out" 2>&1 || code=$?
+equal 'a wrong number' "$code" 2
+
+# A signal reaches the run, which is not restarted.
+bash "$script" --max-restarts 2 --pause 0 -- mpirun -np 2 "$program" "${model[@]}" --epochs 100000 \
+    --run-dir "$work/told" >"$work/out" 2>&1 &
+job=$!
+for _ in $(seq 400); do
+    [ "$(grep -c '"kind":"step"' "$work/told/metrics.jsonl" 2>/dev/null || true)" -gt 5 ] 2>/dev/null && break
+    sleep 0.05
+done
+kill -USR1 "$job"
+code=0
+wait "$job" || code=$?
+equal 'exit status when told to stop' "$code" 3
+equal 'status when told to stop' "$(cat "$work/told/status")" stopped
+finish
