@@ -37,9 +37,15 @@ static ddp_status alloc_flat(ddp_optim *optim, float **flat_out)
     return DDP_OK;
 }
 
+static bool in_pieces(const ddp_optim *optim)
+{
+    return optim->pieces.sums != NULL;
+}
+
 static size_t measured_bytes(const ddp_optim *optim)
 {
-    return (size_t)optim->segments.count * DDPI_PIECE_SUMS * sizeof *optim->measured;
+    const int places = in_pieces(optim) ? optim->pieces.count : optim->segments.count;
+    return (size_t)places * DDPI_PIECE_SUMS * sizeof *optim->measured;
 }
 
 static ddp_status alloc_measured(ddp_optim *optim)
@@ -50,6 +56,15 @@ static ddp_status alloc_measured(ddp_optim *optim)
     DDP_TRY(ddp_device_host_alloc(optim->device, measured_bytes(optim), &memory));
     optim->fetched = memory;
     return DDP_OK;
+}
+
+static void free_measured(ddp_optim *optim)
+{
+    if (optim->measured != NULL)
+        ddp_device_free(optim->device, optim->measured, measured_bytes(optim));
+    if (optim->fetched != NULL)
+        ddp_device_host_free(optim->device, optim->fetched, measured_bytes(optim));
+    optim->measured = optim->fetched = NULL;
 }
 
 static ddp_status allocate(ddp_optim *optim, const ddp_param_table *table)
@@ -95,10 +110,7 @@ void ddp_optim_destroy(ddp_optim *optim)
         ddp_device_free(optim->device, optim->slots[i], optim->length * sizeof(float));
     if (optim->average != NULL)
         ddp_device_free(optim->device, optim->average, optim->length * sizeof(float));
-    if (optim->measured != NULL)
-        ddp_device_free(optim->device, optim->measured, measured_bytes(optim));
-    if (optim->fetched != NULL)
-        ddp_device_host_free(optim->device, optim->fetched, measured_bytes(optim));
+    free_measured(optim);
     ddpi_pieces_free(&optim->pieces);
     ddpi_segments_free(&optim->segments);
     ddp_free(optim->sums);
@@ -108,14 +120,9 @@ void ddp_optim_destroy(ddp_optim *optim)
 ddp_status ddp_optim_set_blocks(ddp_optim *optim, const ddp_range *blocks, int count)
 {
     DDP_ASSERT(optim->pieces.count == 0);
-    if (!ddp_device_is_host(optim->device))
-        return DDP_FAIL(DDP_ERR_UNSUPPORTED, "sums over blocks are for the host's memory only");
-    return ddpi_pieces_make(&optim->segments, blocks, count, &optim->pieces);
-}
-
-static bool in_pieces(const ddp_optim *optim)
-{
-    return optim->pieces.sums != NULL;
+    free_measured(optim); /* has places for segments */
+    DDP_TRY(ddpi_pieces_make(&optim->segments, blocks, count, &optim->pieces));
+    return ddp_device_is_host(optim->device) ? DDP_OK : alloc_measured(optim);
 }
 
 /* ---- a step ---- */
@@ -184,6 +191,29 @@ static double ratio_of(ddp_optim *optim, const ddpi_segment *segment)
     return w > 0 && other > 0 ? optim->ops->ratio(optim, segment, w, other) : 1;
 }
 
+/* The places in device memory for what is summed over the piece; all start at 0 in each round. */
+static ddp_status places_on_device(ddp_optim *optim, const ddpi_piece *piece, double **sums_out)
+{
+    const ptrdiff_t index = in_pieces(optim) ? ddpi_pieces_index(&optim->pieces, piece->offset)
+                                             : piece->segment - optim->segments.items;
+    *sums_out = optim->measured + index * DDPI_PIECE_SUMS;
+    if (optim->measuring)
+        return DDP_OK;
+    optim->measuring = true;
+    return ddp_device_zero(optim->device, piece->stream, optim->measured, measured_bytes(optim));
+}
+
+/* Where an update adds the piece's squares, which are asked for. */
+static ddp_status place_of_squares(ddp_optim *optim, const ddpi_piece *piece, double **sum)
+{
+    if (!in_pieces(optim))
+        return DDP_OK;
+    if (optim->measured != NULL)
+        return places_on_device(optim, piece, sum);
+    *sum = ddpi_pieces_at(&optim->pieces, piece->offset);
+    return DDP_OK;
+}
+
 /* The average starts as the parameters are before the first update. */
 static ddp_status start_average(ddp_optim *optim, ddp_stream *stream, const float *params,
                                 ddp_range range)
@@ -209,8 +239,8 @@ ddp_status ddp_optim_update(ddp_optim *optim, ddp_stream *stream, float *params,
         piece.grad = grads + piece.offset;
         piece.ratio = ratio_of(optim, piece.segment);
         double *sum = grad_sq;
-        if (grad_sq != NULL && in_pieces(optim))
-            sum = ddpi_pieces_at(&optim->pieces, piece.offset);
+        if (grad_sq != NULL)
+            DDP_TRY(place_of_squares(optim, &piece, &sum));
         DDP_TRY(optim->ops->update(optim, &piece, sum));
     }
     if (optim->average == NULL)
@@ -275,17 +305,12 @@ static ddp_status measure_piece(ddp_optim *optim, const ddpi_piece *piece, bool 
     return ddp_op_sum_squares(optim->device, piece->stream, piece->w, piece->count, 1, &sums[1]);
 }
 
-/* Into the segment's places in device memory, which start at 0 in each round. */
 static ddp_status measure_on_device(ddp_optim *optim, const ddpi_piece *piece, bool counts)
 {
-    const ptrdiff_t index = piece->segment - optim->segments.items;
+    double *sums;
     if (!counts) /* the state moves all the same */
         return optim->ops->measure(optim, piece, NULL);
-    double *sums = optim->measured + index * DDPI_PIECE_SUMS;
-    if (!optim->measuring)
-        DDP_TRY(
-            ddp_device_zero(optim->device, piece->stream, optim->measured, measured_bytes(optim)));
-    optim->measuring = true;
+    DDP_TRY(places_on_device(optim, piece, &sums));
     if (optim->round == DDPI_ROUND_DIRECTION)
         return optim->ops->measure(optim, piece, sums);
     DDP_TRY(ddp_op_sum_squares(optim->device, piece->stream, piece->grad, piece->count,
@@ -309,6 +334,10 @@ ddp_status ddp_optim_fetch(ddp_optim *optim, ddp_stream *stream)
 static void add_fetched(ddp_optim *optim)
 {
     const bool direction = optim->round == DDPI_ROUND_DIRECTION;
+    if (optim->fetching && in_pieces(optim)) {
+        memcpy(optim->pieces.sums + 1, optim->fetched, measured_bytes(optim));
+        optim->fetching = false;
+    }
     for (int i = 0; optim->fetching && i < optim->segments.count; i++) {
         const ddpi_segment *segment = &optim->segments.items[i];
         const double *sums = optim->fetched + (ptrdiff_t)i * DDPI_PIECE_SUMS;
@@ -376,11 +405,11 @@ ddp_status ddp_optim_measure(ddp_optim *optim, ddp_stream *stream, const float *
 
 double *ddp_optim_sums(ddp_optim *optim, size_t *count_out)
 {
+    add_fetched(optim);
     if (in_pieces(optim)) {
         *count_out = ddpi_pieces_sum_count(&optim->pieces);
         return optim->pieces.sums;
     }
-    add_fetched(optim);
     *count_out = optim->sum_count;
     return optim->sums;
 }

@@ -64,7 +64,7 @@ struct ddp_optim {
     double *sums;
     size_t sum_count;
     /* Where the host cannot touch device memory: what a round measures, DDPI_PIECE_SUMS for each
-     * segment, and the copy that sums are made of. Else NULL. */
+     * segment or piece, and the copy that sums are made of. Else NULL. */
     double *measured, *fetched;
     bool measuring, fetching; /* measured is this round's; fetched is on its way */
     double grad_sq;           /* what the first round came to */

@@ -78,7 +78,7 @@ static double *sums_of(const ddpi_pieces *pieces, int piece)
     return pieces->sums + 1 + (size_t)piece * DDPI_PIECE_SUMS;
 }
 
-double *ddpi_pieces_at(ddpi_pieces *pieces, size_t offset)
+int ddpi_pieces_index(const ddpi_pieces *pieces, size_t offset)
 {
     int lo = 0, hi = pieces->count;
 
@@ -90,7 +90,12 @@ double *ddpi_pieces_at(ddpi_pieces *pieces, size_t offset)
             hi = middle;
     }
     DDP_ASSERT(lo < pieces->count && pieces->offsets[lo] == offset);
-    return sums_of(pieces, lo);
+    return lo;
+}
+
+double *ddpi_pieces_at(ddpi_pieces *pieces, size_t offset)
+{
+    return sums_of(pieces, ddpi_pieces_index(pieces, offset));
 }
 
 double ddpi_pieces_total(const ddpi_pieces *pieces, int which)

@@ -78,14 +78,27 @@ static ddp_status compute(ddp_strategy *s, ddp_loader *loader, ddpi_control_word
     return DDP_OK;
 }
 
+static void collect_exact(ddp_strategy *s, ddpi_control_word *word)
+{
+    size_t count;
+    memcpy(s->exact + s->first_shard, s->results + 1,
+           (size_t)s->opts.reducer.shards * sizeof *s->exact);
+    if (ddp_optim_measures(s->optim))
+        return;
+    (void)ddp_optim_sums(s->optim, &count); /* from here on knows what was fetched */
+    word->grad_sq = ddp_optim_grad_sq(s->optim);
+}
+
 /* Waits for the step's end, and fills in what is known then. */
 static ddp_status collect(ddp_strategy *s, ddpi_control_word *word)
 {
-    const int64_t shards = s->opts.reducer.shards;
+    ddp_stream *stream = ddp_device_main_stream(s->device);
     int64_t ns[MARK_KINDS] = {0};
     ddp_reducer_times times;
-    DDP_TRY(ddp_device_copy(s->device, ddp_device_main_stream(s->device), &s->results[0],
-                            s->grad_sq, sizeof *s->grad_sq, DDP_COPY_TO_HOST));
+    DDP_TRY(ddp_device_copy(s->device, stream, &s->results[0], s->grad_sq, sizeof *s->grad_sq,
+                            DDP_COPY_TO_HOST));
+    if (s->exact != NULL)
+        DDP_TRY(ddp_optim_fetch(s->optim, stream));
     DDP_TRY(ddp_reducer_collect(s->reducer, &times));
     DDP_TRY(ddp_marks_add(s->marks, ns, MARK_KINDS));
     word->forward_ns = ns[MARK_FORWARD];
@@ -95,11 +108,8 @@ static ddp_status collect(ddp_strategy *s, ddpi_control_word *word)
     word->optim_ns += times.update_ns;
     word->loss_sum = ddpi_strategy_loss(s);
     word->grad_sq = s->results[0] + s->measured_sq;
-    if (s->exact == NULL)
-        return DDP_OK;
-    memcpy(s->exact + s->first_shard, s->results + 1, (size_t)shards * sizeof *s->exact);
-    if (!ddp_optim_measures(s->optim))
-        word->grad_sq = ddp_optim_grad_sq(s->optim);
+    if (s->exact != NULL)
+        collect_exact(s, word);
     return DDP_OK;
 }
 
