@@ -3,7 +3,8 @@
  * The library lists candidates, the best first: by its heuristics or, where the device's options
  * ask for it, by measuring each on real memory. The first one is taken that fits the workspace
  * limit and, if asked for, gives the same bits each time. What was measured may come out
- * differently elsewhere, so rank 0's verdict is taken by all. */
+ * differently elsewhere, so rank 0's verdict is taken by all; and in another run, so a
+ * deterministic device goes by heuristics, which know the shape, the library and the GPU only. */
 #include "device/cuda/cuda_conv.h"
 
 enum { MOST_CANDIDATES = 10 };
@@ -190,14 +191,15 @@ static ddp_status choose_pass(ddpi_cuda_device *device, ddpi_cuda_conv *plan, in
     candidates c = {.device = device, .plan = plan, .pass = pass};
     cudnnHandle_t handle;
     DDP_TRY(ddpi_cuda_cudnn(ddpi_cuda_main_stream(&device->base), &handle));
+    const bool tune = device->base.opts.tune && !device->base.opts.deterministic;
     DDP_TRY(list(&c, handle, NULL));
-    if (device->base.opts.tune)
+    if (tune)
         DDP_TRY(measure(device, &c, handle));
     const candidate *best = first_usable(&c);
     if (best == NULL)
         return DDP_FAIL(DDP_ERR_UNSUPPORTED, "cuDNN has no%s algorithm for a convolution's %s",
                         device->base.opts.deterministic ? " deterministic" : "", pass_name(pass));
-    if (device->base.opts.tune)
+    if (tune)
         best = agreed(&c, best);
     plan->algo[pass] = best->algo;
     plan->work_bytes[pass] = best->work_bytes;

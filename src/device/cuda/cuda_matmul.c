@@ -50,13 +50,21 @@ static ddp_status describe(const ddpi_cuda_device *device, const ddpi_cuda_matmu
     return DDP_OK;
 }
 
-static ddp_status set_preference(cublasLtMatmulPreference_t preference)
+static ddp_status set_preference(const ddpi_cuda_device *device,
+                                 cublasLtMatmulPreference_t preference)
 {
     static const cublasLtMatmulPreferenceAttributes_t operands[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     const size_t limit = DDPI_CUDA_WORKSPACE_LIMIT;
     const uint32_t alignment = DDP_ALIGN_BYTES;
+    /* Partial sums of one product that are added in the output have an order only as long as the
+     * blocks that make them keep to theirs. */
+    const uint32_t schemes =
+        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (device->base.opts.deterministic)
+        SET(cublasLtMatmulPreferenceSetAttribute, preference,
+            CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
     SET(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
         limit);
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
@@ -69,7 +77,7 @@ static ddp_status choose(const ddpi_cuda_device *device, const ddpi_cuda_matmul_
 {
     cublasLtMatmulHeuristicResult_t result;
     int count = 0;
-    DDP_TRY(set_preference(preference));
+    DDP_TRY(set_preference(device, preference));
     const cublasStatus_t error =
         cublasLtMatmulAlgoGetHeuristic(device->cublas, matmul->desc, matmul->a, matmul->b,
                                        matmul->d, matmul->d, preference, 1, &result, &count);
