@@ -74,6 +74,12 @@ static ddp_status by_messages(const ddpi_lane_wish *wish, ddpi_lane_choice *choi
                         "expected auto or off",
                         wish->exact ? "sums must keep an order, which only host memory does"
                                     : "this MPI library does not take GPU memory");
+    if (wish->exact && wish->parts > 1)
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED,
+                        "option --exact: found ranks with %d partial sums each where gradients go "
+                        "through host memory, which keeps the order of one for each rank; expected "
+                        "--comm nccl, or a power of two of --logical-ranks on each rank",
+                        wish->parts);
     *choice_out =
         can && wish->buffers != DDP_DEVICE_BUFFERS_OFF ? DDPI_LANE_DIRECT : DDPI_LANE_STAGED;
     return DDP_OK;

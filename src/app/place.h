@@ -29,6 +29,7 @@ typedef struct ddpi_lane_wish {
     int buffers; /* --mpi-device-buffers: ddp_device_buffers */
     bool aware;  /* the MPI library of every rank takes device memory */
     bool exact;  /* sums have an order */
+    int parts;   /* then: partial sums of the rank that has most */
 } ddpi_lane_wish;
 
 /* DDP_ERR_USAGE or DDP_ERR_UNSUPPORTED say why --comm nccl or --mpi-device-buffers on cannot be

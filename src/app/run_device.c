@@ -9,6 +9,7 @@
 
 #include "app/place.h"
 #include "ddp/memory.h"
+#include "ddp/sum_tree.h"
 
 /* ---- the kind of device ---- */
 
@@ -123,6 +124,7 @@ static void bind_near(ddpi_run *run)
 static ddp_status choose_lane(ddpi_run *run)
 {
     const ddp_run_opts *opts = &run->config.run;
+    const bool sums = run->config.reducer.exact;
     int32_t aware = ddp_comm_device_aware(run->comm);
     int a, b;
     DDP_TRY(ddp_comm_allreduce(run->comm, &aware, 1, DDP_I32, DDP_REDUCE_MIN, "device buffers"));
@@ -132,8 +134,8 @@ static ddp_status choose_lane(ddpi_run *run)
                                  .nccl = run->place.cuda != NULL && run->place.cuda->lane != NULL,
                                  .buffers = opts->mpi_device_buffers,
                                  .aware = aware != 0,
-                                 .exact =
-                                     run->config.device.deterministic || run->config.reducer.exact};
+                                 .exact = run->config.device.deterministic || sums,
+                                 .parts = sums ? ddp_sum_parts(run->config.shards, run->world) : 1};
 
     return ddpi_place_lane(&wish, &run->place.lane);
 }

@@ -185,7 +185,7 @@ ddp_status ddpi_run_restart(ddpi_run *run)
     return open_strategy(run);
 }
 
-/* Kernels follow the processor and the library, and with them the last bits of a sum. */
+/* Kernels follow the processor or GPU and the library, and with them the last bits of a sum. */
 static ddp_status compare_devices(ddpi_run *run)
 {
     char text[512];

@@ -108,11 +108,16 @@ out:
 static ddp_status train_alone(ddpi_run *run, const float *initial, outcome *out)
 {
     ddp_comm_opts opts = DDP_COMM_OPTS_DEFAULTS;
+    const ddp_lane_opts lane = {.deterministic = true};
     ddp_comm *solo;
+    ddp_status st = DDP_OK;
 
     opts.exit_on_failure = false;
     DDP_TRY(ddp_comm_loopback_open(&opts, 1, NULL, &solo));
-    ddp_status st = alone_with(run, solo, initial, out);
+    if (!ddp_device_is_host(run->net.device))
+        st = ddp_comm_attach(solo, run->net.device, ddp_lane_staged(), &lane);
+    if (st == DDP_OK)
+        st = alone_with(run, solo, initial, out);
     ddp_comm_close(solo);
     return st;
 }

@@ -97,9 +97,9 @@ static ddp_status check_exact(const ddp_config *config)
                      "shards would be rounded where ranks meet");
     if (run->rank_weights != NULL)
         return USAGE("option --rank-weights: found with --exact, expected equal shares");
-    if (run->device == DDP_DEVICE_CUDA || run->comm == DDP_COMM_NCCL)
-        return USAGE("option --exact: found with --device cuda or --comm nccl, expected --device "
-                     "cpu: other libraries add in an order of their own");
+    if (config->device.tune)
+        return USAGE("option --tune-kernels: found with --exact, expected kernels that follow from "
+                     "the shapes alone");
     return DDP_OK;
 }
 

@@ -131,7 +131,7 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--exact --strategy naive", "expected ddp or sync");
     refused("--exact --grad-dtype bf16", "expected fp32");
     refused("--exact --rank-weights 1,2", "expected equal shares");
-    refused("--exact --device cuda", "expected --device cpu");
+    refused("--exact --tune-kernels", "follow from the shapes");
     refused("--eval-only", "--init-weights");
     refused("--init-partial", "without --init-weights");
     refused("--dump-logits f", "without --eval-only");
@@ -259,6 +259,12 @@ static void the_world_decides_batch_and_shards(void **state)
     assert_true(c->reducer.exact && c->device.deterministic);
     assert_int_equal(c->reducer.shards, 3);
     ddp_config_destroy(c);
+    c = parsed("--exact --device cuda --logical-ranks 8");
+    assert_int_equal(c->run.device, DDP_DEVICE_CUDA);
+    CHECK_OK(ddp_config_resolve(c, 4));
+    assert_true(c->reducer.exact && c->device.deterministic);
+    ddp_config_destroy(c);
+
     c = parsed("--exact --logical-ranks 1536 --batch-size 4096");
     CHECK_FAILS(ddp_config_resolve(c, 2), DDP_ERR_USAGE, "at most 1024");
     CHECK_OK(ddp_config_resolve(c, 3));

@@ -104,6 +104,8 @@ static void the_lane_follows_options_and_places(void **state)
         {{true, DDP_COMM_NCCL, false, true, .aware = false}, DDPI_LANE_NCCL},
         {{true, DDP_COMM_MPI, false, true, .aware = true}, DDPI_LANE_DIRECT},
         {{true, DDP_COMM_MPI, false, true, .aware = true, .exact = true}, DDPI_LANE_STAGED},
+        {{true, DDP_COMM_MPI, false, true, .exact = true, .parts = 1}, DDPI_LANE_STAGED},
+        {{true, DDP_COMM_AUTO, false, true, .exact = true, .parts = 2}, DDPI_LANE_NCCL},
         {{true, DDP_COMM_MPI, false, true, DDP_DEVICE_BUFFERS_OFF, .aware = true},
          DDPI_LANE_STAGED},
         {{true, DDP_COMM_AUTO, true, true, DDP_DEVICE_BUFFERS_ON, .aware = true}, DDPI_LANE_DIRECT},
@@ -137,6 +139,8 @@ static void what_cannot_be_had_is_refused_with_the_reason(void **state)
     exact.aware = exact.exact = true;
     CHECK_FAILS(ddpi_place_lane(&unaware, &lane), DDP_ERR_UNSUPPORTED, "does not take GPU memory");
     CHECK_FAILS(ddpi_place_lane(&exact, &lane), DDP_ERR_UNSUPPORTED, "keep an order");
+    const ddpi_lane_wish parts = {true, DDP_COMM_MPI, .nccl = true, .exact = true, .parts = 2};
+    CHECK_FAILS(ddpi_place_lane(&parts, &lane), DDP_ERR_UNSUPPORTED, "expected --comm nccl");
 }
 
 static void variables_of_nccl_are_sorted_and_ours(void **state)
