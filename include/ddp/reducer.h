@@ -81,7 +81,8 @@ DDP_API int ddp_reducer_bucket_count(const ddp_reducer *reducer);
 /* Elements of a bucket. */
 DDP_API ddp_range ddp_reducer_bucket(const ddp_reducer *reducer, int bucket);
 /* With `exact`: what is handed over in one piece, whoever owns it; in order, covering the flat
- * buffer. Functions of the parameters and the buckets' sizes alone. Else there are none. */
+ * buffer. Functions of the parameters, the buckets' sizes and whether there is a lane. Else there
+ * are none. */
 DDP_API int ddp_reducer_block_count(const ddp_reducer *reducer);
 DDP_API ddp_range ddp_reducer_block(const ddp_reducer *reducer, int block);
 

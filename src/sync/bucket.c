@@ -3,22 +3,22 @@
 
 #include "ddp/memory.h"
 
-static size_t unit_of(ddp_range range)
+static size_t unit_of(ddp_range range, int blocks)
 {
     const size_t border = DDP_ALIGN_BYTES / sizeof(float);
-    const size_t length = range.hi - range.lo, step = border * DDPI_BUCKET_BLOCKS;
+    const size_t length = range.hi - range.lo, step = border * (size_t)blocks;
 
     return (length + step - 1) / step * border;
 }
 
-static ddp_status cut_blocks(ddpi_bucket_plan *plan)
+static ddp_status cut_blocks(ddpi_bucket_plan *plan, int blocks)
 {
     DDP_TRY(DDP_ALLOC(plan->units, (size_t)plan->count));
     DDP_TRY(DDP_ALLOC(plan->first_block, (size_t)plan->count + 1));
-    DDP_TRY(DDP_ALLOC(plan->blocks, (size_t)plan->count * DDPI_BUCKET_BLOCKS));
+    DDP_TRY(DDP_ALLOC(plan->blocks, (size_t)plan->count * (size_t)blocks));
     for (int i = 0; i < plan->count; i++) {
         const ddp_range range = plan->ranges[i];
-        plan->units[i] = unit_of(range);
+        plan->units[i] = unit_of(range, blocks);
         plan->first_block[i] = plan->block_count;
         for (size_t lo = range.lo; lo < range.hi; lo += plan->units[i]) {
             const size_t hi = lo + plan->units[i];
@@ -30,7 +30,7 @@ static ddp_status cut_blocks(ddpi_bucket_plan *plan)
 }
 
 ddp_status ddpi_bucket_plan_make(const ddp_param_table *table, double first_bytes, double cap_bytes,
-                                 ddpi_bucket_plan *plan_out)
+                                 int blocks, ddpi_bucket_plan *plan_out)
 {
     int params = ddp_param_table_count(table);
     ddpi_bucket_plan plan = {0};
@@ -52,7 +52,7 @@ ddp_status ddpi_bucket_plan_make(const ddp_param_table *table, double first_byte
         if (bytes >= (plan.count == 1 ? first_bytes : cap_bytes))
             bytes = 0;
     }
-    DDP_TRY_GOTO(st, cut_blocks(&plan), err);
+    DDP_TRY_GOTO(st, cut_blocks(&plan, blocks), err);
     *plan_out = plan;
     return DDP_OK;
 err:

@@ -4,7 +4,8 @@
 
 #include "ddp/param.h"
 
-/* Blocks of a bucket at most: enough that ranks' equal numbers of them differ by little. */
+/* Blocks of a bucket at most, where ranks share them out: enough that their numbers of blocks
+ * differ by little. */
 enum { DDPI_BUCKET_BLOCKS = 64 };
 
 typedef struct ddpi_bucket_plan {
@@ -12,8 +13,8 @@ typedef struct ddpi_bucket_plan {
     ddp_range *ranges; /* [count]: adjacent, in order, covering the flat buffer */
     int *param_counts; /* [count]: parameters in each */
     int *bucket_of;    /* [parameters] */
-    /* Blocks: every bucket is cut into a few of equal length (the last one may be shorter), on
-     * DDP_ALIGN_BYTES borders. */
+    /* Blocks: every bucket is cut into so many of equal length at most (the last one may be
+     * shorter), on DDP_ALIGN_BYTES borders. */
     size_t *units;     /* [count]: length of a bucket's blocks */
     ddp_range *blocks; /* [block_count]: adjacent, in order */
     int *first_block;  /* [count + 1]: of each bucket */
@@ -23,7 +24,8 @@ typedef struct ddpi_bucket_plan {
 /* Cuts at parameter borders: a bucket ends with the parameter that brings it to its cap or above.
  * first_bytes is the first bucket's cap, cap_bytes the others'. */
 DDP_INNER ddp_status ddpi_bucket_plan_make(const ddp_param_table *table, double first_bytes,
-                                           double cap_bytes, ddpi_bucket_plan *plan_out);
+                                           double cap_bytes, int blocks,
+                                           ddpi_bucket_plan *plan_out);
 void ddpi_bucket_plan_free(ddpi_bucket_plan *plan);
 
 #endif

@@ -482,7 +482,8 @@ static ddp_status alloc_all(ddp_reducer *r)
 {
     const double mib = 1024.0 * 1024.0;
     DDP_TRY(ddpi_bucket_plan_make(r->table, r->opts.first_bucket_mb * mib,
-                                  r->opts.bucket_cap_mb * mib, &r->plan));
+                                  r->opts.bucket_cap_mb * mib, r->lane ? 1 : DDPI_BUCKET_BLOCKS,
+                                  &r->plan));
     DDP_TRY(find_nodes(r));
     DDP_TRY(DDP_ALLOC(r->buckets, (size_t)r->plan.count));
     DDP_TRY(follow_stream(r));

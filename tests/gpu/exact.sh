@@ -63,4 +63,8 @@ same resnet-4 resnet-1
 train half 4 --device cuda "${mlp[@]}" --logical-ranks 8 --optimizer adamw --clip-grad-norm 0.1 --max-steps 1
 train half 2 --device cuda "${mlp[@]}" --logical-ranks 8 --optimizer adamw --clip-grad-norm 0.1 --resume auto
 same half adamw-1
+# Every rank alone, beside the others.
+launch 2 --quiet --run-dir "$work/alone" --device cuda "${mlp[@]}" --logical-ranks 8 --clip-grad-norm 0.1 \
+    --verify-world 2 >"$work/out" 2>&1 || cat "$work/out"
+equal 'a world of one' "$(grep -c 'verify-world: PASS: 2 steps on 2 ranks' "$work/out")" 1
 finish

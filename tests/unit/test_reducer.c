@@ -43,10 +43,11 @@ static void cuts_buckets_at_parameter_borders_and_covers_everything(void **state
     CHECK_OK(make_table(device, &table));
     const double caps[][2] = {{1, 1}, {12000, 100}, {1e9, 1e9}, {200, 4000}};
     const int want[] = {PARAMS, 3, 1, 3};
-    for (int c = 0; c < 4; c++) {
+    for (int c = 0; c < 8; c++) {
+        const int blocks = c / 4 == 0 ? 1 : DDPI_BUCKET_BLOCKS;
         ddpi_bucket_plan plan;
-        CHECK_OK(ddpi_bucket_plan_make(table, caps[c][0], caps[c][1], &plan));
-        assert_int_equal(plan.count, want[c]);
+        CHECK_OK(ddpi_bucket_plan_make(table, caps[c % 4][0], caps[c % 4][1], blocks, &plan));
+        assert_int_equal(plan.count, want[c % 4]);
         size_t at = 0;
         int params = 0;
         for (int b = 0; b < plan.count; b++) {
@@ -57,6 +58,13 @@ static void cuts_buckets_at_parameter_borders_and_covers_everything(void **state
         }
         assert_int_equal(at, ddp_param_table_length(table));
         assert_int_equal(params, PARAMS);
+        at = 0;
+        for (int b = 0; b < plan.block_count; b++) {
+            assert_int_equal(plan.blocks[b].lo, at);
+            at = plan.blocks[b].hi;
+        }
+        assert_int_equal(at, ddp_param_table_length(table));
+        assert_in_range(plan.block_count, plan.count, plan.count * blocks);
         for (int i = 0; i < PARAMS; i++) {
             const ddp_param *p = ddp_param_table_at(table, i);
             ddp_range range = plan.ranges[plan.bucket_of[i]];
