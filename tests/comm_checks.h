@@ -49,7 +49,8 @@ static inline void check_put(void *buf, ddp_dtype dtype, size_t index, int value
     case DDP_U8:
         ((uint8_t *)buf)[index] = (uint8_t)value;
         return;
-    case DDP_BF16: /* not summed; moved as bytes are */
+    case DDP_BF16:
+    case DDP_F16: /* not summed; moved as bytes are */
         return;
     }
 }
@@ -70,6 +71,7 @@ static inline double check_get(const void *buf, ddp_dtype dtype, size_t index)
     case DDP_U8:
         return (double)((const uint8_t *)buf)[index];
     case DDP_BF16:
+    case DDP_F16:
         break;
     }
     return -1;

@@ -35,7 +35,8 @@ typedef enum ddp_dtype {
     DDP_I64,
     DDP_U64,
     DDP_U8,
-    DDP_BF16 /* the upper half of an f32 */
+    DDP_BF16, /* the upper half of an f32 */
+    DDP_F16   /* IEEE 754 binary16 */
 } ddp_dtype;
 
 #define DDP_MAX_DIMS 6

@@ -12,7 +12,7 @@ static const struct {
 } dtypes[] = {
     [DDP_F32] = {"f32", 4},   [DDP_F64] = {"f64", 8}, [DDP_I32] = {"i32", 4},
     [DDP_I64] = {"i64", 8},   [DDP_U64] = {"u64", 8}, [DDP_U8] = {"u8", 1},
-    [DDP_BF16] = {"bf16", 2},
+    [DDP_BF16] = {"bf16", 2}, [DDP_F16] = {"f16", 2},
 };
 
 static bool dtype_known(ddp_dtype dtype)

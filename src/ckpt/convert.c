@@ -3,30 +3,13 @@
 #include <string.h>
 
 #include "ckpt/weights_impl.h"
+#include "ddp/bf16.h"
+#include "ddp/f16.h"
 
 bool ddpi_weights_is_float(ddpi_st_dtype dtype)
 {
     return dtype == DDPI_ST_F32 || dtype == DDPI_ST_F64 || dtype == DDPI_ST_F16 ||
            dtype == DDPI_ST_BF16;
-}
-
-static float of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* IEEE 754 binary16: 1 bit sign, 5 exponent (bias 15), 10 fraction. Every value is an f32. */
-static float of_half(uint16_t half)
-{
-    const uint32_t sign = (uint32_t)(half >> 15) << 31;
-    const uint32_t exponent = half >> 10 & 31, fraction = half & 1023;
-    if (exponent == 31) /* infinite, or NaN */
-        return of_bits(sign | UINT32_C(0xff) << 23 | fraction << 13);
-    if (exponent == 0) /* subnormal: in units of 2^-24 */
-        return copysignf((float)fraction * 0x1p-24f, of_bits(sign));
-    return of_bits(sign | (exponent + 127 - 15) << 23 | fraction << 13);
 }
 
 static bool convert_doubles(const char *src, size_t count, float *dst)
@@ -55,7 +38,7 @@ bool ddpi_weights_convert(ddpi_st_dtype dtype, const char *src, size_t count, fl
     for (size_t i = 0; i < count; i++) {
         uint16_t bits;
         memcpy(&bits, src + i * sizeof bits, sizeof bits);
-        dst[i] = dtype == DDPI_ST_F16 ? of_half(bits) : of_bits((uint32_t)bits << 16);
+        dst[i] = dtype == DDPI_ST_F16 ? ddp_f32_of_f16(bits) : ddp_f32_of_bf16(bits);
     }
     return true;
 }

@@ -102,7 +102,8 @@ static MPI_Datatype type_of(ddp_dtype dtype)
         return MPI_UINT64_T;
     case DDP_U8:
         return MPI_UINT8_T;
-    case DDP_BF16: /* moved, never summed by MPI */
+    case DDP_BF16:
+    case DDP_F16: /* moved, never summed by MPI */
         return MPI_UINT16_T;
     }
     return MPI_BYTE;
