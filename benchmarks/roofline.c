@@ -130,7 +130,7 @@ static bool parse(int argc, char **argv, bench *b)
     b->opts.input_shape = (ddp_shape){3, {c, h, w}};
     b->opts.classes = strtol(argv[3], NULL, 10);
     b->batch = strtol(argv[4], NULL, 10);
-    b->opts.bf16 = argc > 5 && strcmp(argv[5], "bf16") == 0;
+    b->opts.compute = argc > 5 && strcmp(argv[5], "bf16") == 0 ? DDP_BF16 : DDP_F32;
     for (int i = 0; argc > 6 && i < 3; i++)
         if (strcmp(argv[6], recompute[i]) == 0)
             b->opts.recompute = i;

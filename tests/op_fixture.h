@@ -171,7 +171,7 @@ static inline ddp_op_plan *layout_maker(ddp_device *device, const ddp_shape *wan
 {
     const ddp_shape src = {4, {want->dims[0], 2, want->dims[2] + 2, want->dims[3] + 2}};
     const ddp_op_desc conv = {.kind = DDP_OP_CONV2D,
-                              .bf16 = bf16,
+                              .compute = bf16 ? DDP_BF16 : DDP_F32,
                               .u.conv2d = {want->dims[1], 3, 3, 1, 1, 0, 0, false, false}};
     ddp_layout *plain;
     ddp_op_plan *plan;

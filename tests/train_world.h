@@ -161,7 +161,7 @@ static inline ddp_status world_open_model(world_rig *g, const world_job *j, ddp_
     const ddp_model_opts opts = {.input_shape = {3, {1, WORLD_SIDE, WORLD_SIDE}},
                                  .classes = WORLD_CLASSES,
                                  .recompute = j->recompute,
-                                 .bf16 = j->bf16};
+                                 .compute = j->bf16 ? DDP_BF16 : DDP_F32};
     ddp_strategy_opts strategy = {.reducer = DDP_REDUCER_OPTS_DEFAULTS,
                                   .optim = DDP_OPTIM_OPTS_DEFAULTS,
                                   .sync_norms = j->sync_norms};

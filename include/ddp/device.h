@@ -62,8 +62,9 @@ DDP_API const char *ddp_device_name(const ddp_device *device);
 DDP_API const char *ddp_device_describe(const ddp_device *device);
 /* Device memory is ordinary host memory, and the main stream runs inline. */
 DDP_API bool ddp_device_is_host(const ddp_device *device);
-/* Whether it computes in bf16 by itself (AVX512-BF16 or AMX on a CPU). */
-DDP_API bool ddp_device_bf16(const ddp_device *device);
+/* Whether it computes in DDP_F32, DDP_BF16 or DDP_F16 by itself (a CPU: bf16 with AVX512-BF16 or
+ * AMX, f16 never). */
+DDP_API bool ddp_device_computes(const ddp_device *device, ddp_dtype dtype);
 /* Local. Measures the rate of large f32 matrix products on this device, in floating-point
  * operations a second; takes about 10 ms. */
 DDP_CALL ddp_status ddp_device_measure_peak(ddp_device *device, double *flops_out);

@@ -22,7 +22,8 @@ typedef struct ddp_model_opts {
     const char *mlp_widths;  /* "2048,2048" */
     bool zero_init_residual; /* resnets: the last norm of a block starts at 0 */
     double dropout;          /* models that have it: its rate */
-    bool bf16;               /* activations and products in bf16; parameters stay f32 */
+    int compute;             /* ddp_dtype: F32, or activations and products in BF16 or F16;
+                                parameters stay f32 */
     int recompute;           /* ddp_recompute */
     bool keep_outputs;       /* for tests: outputs lie undisturbed until the next pass */
 } ddp_model_opts;
@@ -100,6 +101,7 @@ typedef struct ddp_model_input {
     const float *mix;
     const int64_t *sample_ids; /* [count], for dropout's generator; only needed there */
     uint64_t seed;             /* for dropout: of the run and the epoch */
+    const float *loss_scale;   /* device memory: training gradients are multiplied by it; NULL: 1 */
 } ddp_model_input;
 
 /* Training pass over a planned batch size. *loss_sum_out is the sum of the samples' losses, when

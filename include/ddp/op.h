@@ -97,7 +97,7 @@ typedef struct ddp_op_desc {
     ddp_op_kind kind;
     bool training;      /* false: no backward pass will be run */
     bool need_diff_src; /* false for the first layer: backward data is never run */
-    bool bf16;          /* convolution and linear: see below */
+    ddp_dtype compute;  /* convolution and linear: DDP_F32, DDP_BF16 or DDP_F16, see below */
     ddp_layout *src2;   /* borrowed; of a second source, NULL: lies as src */
     union {
         ddp_conv2d_desc conv2d;
@@ -110,9 +110,9 @@ typedef struct ddp_op_desc {
     } u;
 } ddp_op_desc;
 
-/* With bf16, dst (and diff_dst) are bf16 and products are of bf16 numbers, summed in f32. The
- * source may be of either type. Weights, biases and their gradients are always f32. The other
- * operations keep their source's type. */
+/* What is computed in bf16 or f16 has dst (and diff_dst) and the factors of its products in that
+ * type, and sums in f32. The source may be of that type or f32. Weights, biases and their gradients
+ * are always f32. The other operations keep their source's type. */
 
 /* Local, pure. Output shape (with batch) and weight shape ([out][in][kh][kw], [c]; ndim 0 without
  * weights) for a source shape with batch; DDP_ERR_SHAPE says what does not fit, in the caller's
@@ -170,7 +170,8 @@ typedef struct ddp_op_args {
     const int32_t *labels;
     const int32_t *labels2; /* NULL: none */
     const float *mix;
-    double *loss; /* device; the samples' loss sum is added */
+    double *loss;            /* device; the samples' loss sum is added */
+    const float *diff_scale; /* device; diff_src is multiplied by it; NULL: not */
     /* dropout only */
     const int64_t *sample_ids; /* [n] */
     uint64_t rng_seed;

@@ -233,7 +233,7 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
     config->lr = scaled_lr(config);
     config->reducer.exact = run->exact;
     config->device.deterministic = run->exact;
-    config->model.bf16 = run->precision == DDP_PRECISION_BF16;
+    config->model.compute = run->precision == DDP_PRECISION_BF16 ? DDP_BF16 : DDP_F32;
     config->reducer.grad_dtype = run->grad_dtype == DDP_PRECISION_BF16 ? DDP_BF16 : DDP_F32;
     return DDP_OK;
 }

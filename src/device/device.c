@@ -35,9 +35,9 @@ bool ddp_device_is_host(const ddp_device *device)
     return device->ops->is_host(device);
 }
 
-bool ddp_device_bf16(const ddp_device *device)
+bool ddp_device_computes(const ddp_device *device, ddp_dtype dtype)
 {
-    return device->ops->bf16(device);
+    return device->ops->computes(device, dtype);
 }
 
 ddp_status ddp_device_measure_peak(ddp_device *device, double *flops_out)

@@ -82,7 +82,7 @@ struct ddp_device_ops {
     void (*close)(ddp_device *device);
     const char *(*describe)(const ddp_device *device);
     bool (*is_host)(const ddp_device *device);
-    bool (*bf16)(const ddp_device *device);
+    bool (*computes)(const ddp_device *device, ddp_dtype dtype);
     ddp_status (*measure_peak)(ddp_device *device, double *flops_out);
     ddp_status (*alloc)(ddp_device *device, size_t bytes, void **memory_out);
     void (*free)(ddp_device *device, void *memory, size_t bytes);

@@ -76,16 +76,26 @@ ddp_status ddp_layout_export(ddp_device *device, const ddp_layout *layout, const
 
 /* ---- plans ---- */
 
+static ddp_status check_type(const ddp_device *device, ddp_dtype dtype)
+{
+    DDP_ASSERT(dtype == DDP_F32 || dtype == DDP_BF16 || dtype == DDP_F16);
+    if (ddp_device_computes(device, dtype) || (dtype == DDP_BF16 && device->opts.emulate_bf16))
+        return DDP_OK;
+    if (dtype == DDP_BF16)
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED,
+                        "bf16: this processor has no instructions for it; it can be emulated, "
+                        "which is slow");
+    return DDP_FAIL(DDP_ERR_UNSUPPORTED, "%s: the %s device does not compute in it",
+                    ddp_dtype_name(dtype), ddp_device_name(device));
+}
+
 ddp_status ddp_op_plan_create(ddp_device *device, const ddp_op_desc *desc, ddp_layout *src,
                               ddp_layout *weights, ddp_op_plan **plan_out)
 {
     ddp_shape dst_shape, weight_shape;
     DDP_ASSERT(src->device == device && (weights == NULL || weights->device == device));
     DDP_TRY(ddp_op_infer(desc, &src->shape, &dst_shape, &weight_shape));
-    if (desc->bf16 && !device->opts.emulate_bf16 && !ddp_device_bf16(device))
-        return DDP_FAIL(DDP_ERR_UNSUPPORTED,
-                        "bf16: this processor has no instructions for it; it can be emulated, "
-                        "which is slow");
+    DDP_TRY(check_type(device, desc->compute));
     if (weights != NULL && !ddp_shape_equal(&weights->shape, &weight_shape)) {
         char have[64], want[64];
         return DDP_FAIL(DDP_ERR_SHAPE, "weights are %s, but %s are needed",

@@ -20,7 +20,7 @@ typedef struct ddpi_layer {
     /* Set by the core before the first plan: number of parameters of the layers before, and of
      * layers. */
     uint32_t first_init_number, number;
-    bool f32; /* stays in f32 where others compute in bf16: the logits */
+    bool f32; /* stays in f32 where others compute in bf16 or f16: the logits */
 } ddpi_layer;
 
 /* Where the neighbour stands whose work a layer may take over. */
@@ -31,7 +31,8 @@ enum { DDPI_MAX_SOURCES = 2 };
 typedef struct ddpi_plan_opts {
     ddp_device *device;
     ddp_layout *src[DDPI_MAX_SOURCES]; /* src[1]: NULL with one source */
-    bool training, bf16;
+    bool training;
+    ddp_dtype compute;
     bool need_diff_src[DDPI_MAX_SOURCES];
 } ddpi_plan_opts;
 

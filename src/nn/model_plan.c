@@ -59,7 +59,7 @@ static ddp_status plan_layers(const ddp_model *model, ddpi_plan_set *set, ddp_la
         ddpi_plan_opts opts = {
             .device = model->device,
             .training = set->training,
-            .bf16 = model->opts.bf16 && !node->layer->f32,
+            .compute = node->layer->f32 ? DDP_F32 : (ddp_dtype)model->opts.compute,
         };
         for (int k = 0; k < node->sources; k++) {
             const int source = node->source[k];

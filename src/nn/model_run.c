@@ -100,6 +100,7 @@ static ddp_status run_training_loss(const ddp_model *model, const ddpi_plan_set 
         .labels2 = input->labels2,
         .mix = input->mix,
         .loss = model->loss,
+        .diff_scale = input->loss_scale,
     };
     return run_loss(model, set, &args, loss_out);
 }

@@ -109,7 +109,7 @@ ddp_status ddp_model_fingerprint(const ddp_model *model, char **text_out)
     append(&out, "model=%s\nmodel.input=%s\nmodel.classes=%lld\nmodel.label_smoothing=%.17g\n",
            model->def->name, ddp_shape_format(&model->opts.input_shape, shape, sizeof shape),
            (long long)model->opts.classes, model->opts.label_smoothing);
-    append(&out, "model.bf16=%d\n", model->opts.bf16);
+    append(&out, "model.compute=%s\n", ddp_dtype_name((ddp_dtype)model->opts.compute));
     for (int i = 0; i < model->node_count; i++) {
         const ddpi_node *node = &model->nodes[i];
         append(&out, "layer.%.60s=%s %s %.80s\n", node->layer->spec.name, node->layer->spec.type,

@@ -116,7 +116,7 @@ ddp_status ddpi_op_layer_plan(ddpi_layer *base, const ddpi_plan_opts *opts,
     ddp_op_desc desc = layer->desc;
     desc.training = opts->training;
     desc.need_diff_src = opts->need_diff_src[0];
-    desc.bf16 = opts->bf16;
+    desc.compute = opts->compute;
     desc.src2 = opts->src[1];
     DDP_TRY_GOTO(
         st, ddp_op_plan_create(opts->device, &desc, opts->src[0], layer->weight_layout, &plan->op),

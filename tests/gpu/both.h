@@ -104,17 +104,18 @@ static inline void check_bytes(const both *b, const char *what, const array *a)
 
 /* ---- tensors ---- */
 
-/* How a tensor lies on the GPU; on the CPU it is plain, of values that bf16 can hold. */
+/* How a tensor lies on the GPU; on the CPU it is plain, of values that all types can
+ * hold. */
 typedef struct form {
-    bool nhwc, bf16;
+    bool nhwc;
+    ddp_dtype dtype;
 } form;
 
 static inline void layout_open(const both *b, const ddp_shape *shape, form f,
                                ddp_layout *layout_out[SIDES])
 {
     CHECK_OK(ddp_layout_plain(b->device[CPU], shape, &layout_out[CPU]));
-    CHECK_OK(ddpi_cuda_layout_create(b->device[GPU], shape, f.nhwc, f.bf16 ? DDP_BF16 : DDP_F32,
-                                     &layout_out[GPU]));
+    CHECK_OK(ddpi_cuda_layout_create(b->device[GPU], shape, f.nhwc, f.dtype, &layout_out[GPU]));
 }
 
 static inline void layout_close(ddp_layout *layout[SIDES])
@@ -128,7 +129,7 @@ typedef struct tensor {
     void *on[SIDES];
 } tensor;
 
-/* seed 0: what is no number. Values that bf16 can hold. */
+/* seed 0: what is no number. Values that all types can hold. */
 static inline tensor tensor_of(const both *b, ddp_layout *const layout[SIDES], uint64_t seed)
 {
     const size_t count = (size_t)ddp_shape_count(ddp_layout_shape(layout[CPU]));

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "ddp/bf16.h"
+#include "ddp/f16.h"
 #include "ddp/memory.h"
 #include "ddp/op.h"
 #include "device/cuda/cuda_impl.h"
@@ -75,6 +76,32 @@ static inline void *device_copy_of(ddp_device *device, const void *from, size_t 
 
 /* ---- numbers ---- */
 
+/* f32 and the narrow types. */
+static const ddp_dtype float_types[] = {DDP_F32, DDP_BF16, DDP_F16};
+enum { FLOAT_TYPES = 3 };
+
+/* What one rounding changes a number by at most, as a share of its size; f32: 0. */
+static inline double rounding_of(ddp_dtype dtype)
+{
+    return dtype == DDP_BF16 ? 1.0 / 256 : dtype == DDP_F16 ? 1.0 / 2048 : 0;
+}
+
+static inline uint16_t narrowed(float value, ddp_dtype dtype)
+{
+    return dtype == DDP_F16 ? ddp_f16_of_f32(value) : ddp_bf16_of_f32(value);
+}
+
+static inline float widened(uint16_t bits, ddp_dtype dtype)
+{
+    return dtype == DDP_F16 ? ddp_f32_of_f16(bits) : ddp_f32_of_bf16(bits);
+}
+
+/* What the type keeps of it. */
+static inline float rounded_to(float value, ddp_dtype dtype)
+{
+    return dtype == DDP_F32 ? value : widened(narrowed(value, dtype), dtype);
+}
+
 /* Repeatable numbers in [-1, 1). */
 static inline float next_random(uint64_t *state)
 {
@@ -82,6 +109,7 @@ static inline float next_random(uint64_t *state)
     return (float)(int32_t)(*state >> 32) / 2147483648.0f;
 }
 
+/* rounded: to numbers that all types can hold. */
 static inline float *random_floats(size_t count, uint64_t seed, bool rounded)
 {
     float *values = calloc(count + 1, sizeof *values);
@@ -90,7 +118,7 @@ static inline float *random_floats(size_t count, uint64_t seed, bool rounded)
     for (size_t i = 0; i < count; i++) {
         values[i] = next_random(&state);
         if (rounded)
-            values[i] = ddp_f32_of_bf16(ddp_bf16_of_f32(values[i]));
+            values[i] = rounded_to(rounded_to(values[i], DDP_BF16), DDP_F16);
     }
     return values;
 }
@@ -114,8 +142,9 @@ static inline double relative_error(const float *a, const float *b, size_t count
 typedef struct op_check {
     ddp_op_desc desc;
     ddp_shape src;
-    bool src_nhwc, src_bf16; /* how the source lies on the GPU; on the CPU always plain f32 */
-    double limit;            /* of relative_error() */
+    bool src_nhwc; /* how the source lies on the GPU, and its type; on the CPU always plain f32 */
+    ddp_dtype src_dtype;
+    double limit; /* of relative_error() */
 } op_check;
 
 typedef struct op_side {
@@ -154,15 +183,20 @@ static inline bool has_bias(const ddp_op_desc *desc)
 static inline void side_open(op_side *s, const op_check *check)
 {
     const bool gpu = !ddp_device_is_host(s->device);
-    const bool rounded = check->src_bf16;
+    /* The CPU has no f16: it computes in f32, with operands that f16 can hold. */
+    const bool f16 = check->desc.compute == DDP_F16;
+    const bool rounded = check->src_dtype != DDP_F32 || f16;
+    ddp_op_desc desc = check->desc;
     if (gpu)
-        CHECK_OK(ddpi_cuda_layout_create(s->device, &check->src, check->src_nhwc,
-                                         rounded ? DDP_BF16 : DDP_F32, &s->src_layout));
+        CHECK_OK(ddpi_cuda_layout_create(s->device, &check->src, check->src_nhwc, check->src_dtype,
+                                         &s->src_layout));
     else
         CHECK_OK(ddp_layout_plain(s->device, &check->src, &s->src_layout));
-    CHECK_OK(ddp_op_plan_create(s->device, &check->desc, s->src_layout, NULL, &s->plan));
+    if (!gpu && f16)
+        desc.compute = DDP_F32;
+    CHECK_OK(ddp_op_plan_create(s->device, &desc, s->src_layout, NULL, &s->plan));
     ddp_layout *dst = ddp_op_plan_dst(s->plan), *weights = ddp_op_plan_weights(s->plan);
-    /* Random gradients that both types can hold. */
+    /* Random gradients that all types can hold. */
     s->args.src = side_import(s, s->src_layout, 11, rounded);
     if (check->desc.kind == DDP_OP_ADD)
         s->args.src2 = side_import(s, s->src_layout, 12, rounded);
@@ -176,12 +210,12 @@ static inline void side_open(op_side *s, const op_check *check)
         DDP_ALIGN_BYTES;
     if (weights == NULL)
         return;
-    s->args.weights = side_import(s, weights, 33, false);
+    s->args.weights = side_import(s, weights, 33, f16);
     s->args.diff_weights = device_room(s->device, ddp_layout_bytes(weights));
     if (!has_bias(&check->desc))
         return;
     s->bias_count = (size_t)ddp_layout_shape(weights)->dims[0];
-    float *bias = random_floats(s->bias_count, 44, false);
+    float *bias = random_floats(s->bias_count, 44, f16);
     s->args.bias = device_copy_of(s->device, bias, s->bias_count * sizeof *bias);
     s->args.diff_bias = device_room(s->device, s->bias_count * sizeof *bias);
     free(bias);

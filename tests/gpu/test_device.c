@@ -13,7 +13,7 @@ static void opens_a_device_that_says_what_it_is(void **state)
     assert_string_equal(ddp_device_name(device), "cuda");
     assert_non_null(strstr(ddp_device_describe(device), "CUDA 13"));
     assert_non_null(strstr(ddp_device_describe(device), "cuDNN 9."));
-    assert_true(ddp_device_bf16(device));
+    assert_true(ddp_device_computes(device, DDP_BF16));
     assert_false(ddp_device_is_host(device));
     ddp_device_close(device);
 }
@@ -193,12 +193,14 @@ static void layouts_give_back_what_they_took(void **state)
     const size_t count = 3 * 5 * 2 * 7;
     (void)state;
     ddp_device *device = gpu_open();
-    for (int kind = 0; kind < 4; kind++) {
-        const bool nhwc = kind % 2 == 1, bf16 = kind >= 2;
+    for (int kind = 0; kind < 2 * FLOAT_TYPES; kind++) {
+        const bool nhwc = kind % 2 == 1;
+        const ddp_dtype dtype = float_types[kind / 2];
         ddp_layout *layout;
-        CHECK_OK(ddpi_cuda_layout_create(device, &shape, nhwc, bf16 ? DDP_BF16 : DDP_F32, &layout));
+        CHECK_OK(ddpi_cuda_layout_create(device, &shape, nhwc, dtype, &layout));
         assert_int_equal(ddp_layout_is_plain(layout), kind == 0);
-        float *in = random_floats(count, 7, bf16), *out = random_floats(count, 8, false);
+        float *in = random_floats(count, 7, dtype != DDP_F32),
+              *out = random_floats(count, 8, false);
         void *memory = device_room(device, ddp_layout_bytes(layout));
         CHECK_OK(ddp_layout_import(device, layout, in, memory));
         CHECK_OK(ddp_layout_export(device, layout, memory, out));
@@ -206,11 +208,11 @@ static void layouts_give_back_what_they_took(void **state)
         /* Where the element of image 1, channel 2, row 1, column 3 lies. */
         unsigned char raw[4];
         const size_t at = nhwc ? ((1 * 2 + 1) * 7 + 3) * 5 + 2 : ((1 * 5 + 2) * 2 + 1) * 7 + 3;
-        const size_t bytes = bf16 ? 2 : 4;
+        const size_t bytes = ddp_dtype_bytes(dtype);
         device_get(device, raw, (char *)memory + at * bytes, bytes);
         const float value = in[((1 * 5 + 2) * 2 + 1) * 7 + 3];
-        uint16_t half = ddp_bf16_of_f32(value);
-        assert_memory_equal(raw, bf16 ? (void *)&half : (void *)&value, bytes);
+        uint16_t half = narrowed(value, dtype);
+        assert_memory_equal(raw, dtype != DDP_F32 ? (void *)&half : (void *)&value, bytes);
         ddp_device_free(device, memory, ddp_layout_bytes(layout));
         ddp_layout_unref(layout);
         free(in);

@@ -12,27 +12,27 @@ static cudaStream_t stream(void)
 
 #define CHECK_CUDA(call) assert_int_equal((call), cudaSuccess)
 
-/* Elements in device memory, f32 or bf16, and what they are. */
+/* Elements in device memory, of a type, and what they are. */
 typedef struct elements {
     size_t count;
-    bool bf16;
+    ddp_dtype dtype;
     float *host;
     void *on;
 } elements;
 
 static size_t bytes_of(const elements *e)
 {
-    return e->count * (e->bf16 ? sizeof(uint16_t) : sizeof(float));
+    return e->count * (ddp_dtype_bytes(e->dtype));
 }
 
-static elements elements_of(size_t count, uint64_t seed, bool bf16)
+static elements elements_of(size_t count, uint64_t seed, ddp_dtype dtype)
 {
-    elements e = {count, bf16, random_floats(count, seed, true), NULL};
+    elements e = {count, dtype, random_floats(count, seed, true), NULL};
     uint16_t *narrow = calloc(count, sizeof *narrow);
     assert_non_null(narrow);
     for (size_t i = 0; i < count; i++)
-        narrow[i] = ddp_bf16_of_f32(e.host[i]);
-    e.on = device_copy_of(device, bf16 ? (void *)narrow : (void *)e.host, bytes_of(&e));
+        narrow[i] = narrowed(e.host[i], dtype);
+    e.on = device_copy_of(device, dtype != DDP_F32 ? (void *)narrow : (void *)e.host, bytes_of(&e));
     free(narrow);
     return e;
 }
@@ -41,9 +41,9 @@ static void elements_read(elements *e)
 {
     uint16_t *narrow = calloc(e->count, sizeof *narrow);
     assert_non_null(narrow);
-    device_get(device, e->bf16 ? (void *)narrow : (void *)e->host, e->on, bytes_of(e));
-    for (size_t i = 0; e->bf16 && i < e->count; i++)
-        e->host[i] = ddp_f32_of_bf16(narrow[i]);
+    device_get(device, e->dtype != DDP_F32 ? (void *)narrow : (void *)e->host, e->on, bytes_of(e));
+    for (size_t i = 0; e->dtype != DDP_F32 && i < e->count; i++)
+        e->host[i] = widened(narrow[i], e->dtype);
     free(narrow);
 }
 
@@ -51,12 +51,6 @@ static void elements_free(elements *e)
 {
     ddp_device_free(device, e->on, bytes_of(e));
     free(e->host);
-}
-
-/* What bf16 leaves of a value that was computed in f32. */
-static float stored(float value, bool bf16)
-{
-    return bf16 ? ddp_f32_of_bf16(ddp_bf16_of_f32(value)) : value;
 }
 
 static void check_near(float value, double want, double limit)
@@ -73,14 +67,15 @@ enum { IMAGES = sizeof images / sizeof images[0] };
 static void images_change_their_order_and_back(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2 * IMAGES; i++) {
-        const int64_t n = images[i / 2][0], c = images[i / 2][1], p = images[i / 2][2];
-        const bool bf16 = i % 2 == 1;
-        elements first = elements_of((size_t)(n * c * p), 1, false);
-        elements last = elements_of((size_t)(n * c * p), 2, bf16);
+    for (int i = 0; i < FLOAT_TYPES * IMAGES; i++) {
+        const int64_t n = images[i / FLOAT_TYPES][0], c = images[i / FLOAT_TYPES][1],
+                      p = images[i / FLOAT_TYPES][2];
+        const ddp_dtype dtype = float_types[i % FLOAT_TYPES];
+        elements first = elements_of((size_t)(n * c * p), 1, DDP_F32);
+        elements last = elements_of((size_t)(n * c * p), 2, dtype);
         elements back = elements_of((size_t)(n * c * p), 3, false);
-        const ddpi_k_images to = {first.on, last.on, n, c, p, bf16};
-        const ddpi_k_images from = {last.on, back.on, n, c, p, bf16};
+        const ddpi_k_images to = {first.on, last.on, n, c, p, dtype};
+        const ddpi_k_images from = {last.on, back.on, n, c, p, dtype};
         CHECK_CUDA(ddpi_k_nchw_to_nhwc(stream(), &to));
         CHECK_CUDA(ddpi_k_nhwc_to_nchw(stream(), &from));
         elements_read(&last);
@@ -106,13 +101,15 @@ enum { ROWS = sizeof rows_of / sizeof rows_of[0] };
 static void biases_get_the_sum_of_masked_gradients(void **state)
 {
     (void)state;
-    for (int i = 0; i < 4 * ROWS; i++) {
-        const int64_t rows = rows_of[i / 4][0], c = rows_of[i / 4][1];
-        const bool bf16 = (i & 1) != 0, masked = (i & 2) != 0;
-        elements diff = elements_of((size_t)(rows * c), 4, bf16);
-        elements value = elements_of((size_t)(rows * c), 5, bf16);
-        elements sums = elements_of((size_t)c, 6, false);
-        const size_t bytes = ddpi_k_bias_grad_bytes(rows, c, bf16);
+    for (int i = 0; i < 2 * FLOAT_TYPES * ROWS; i++) {
+        const int64_t rows = rows_of[i / (2 * FLOAT_TYPES)][0],
+                      c = rows_of[i / (2 * FLOAT_TYPES)][1];
+        const ddp_dtype dtype = float_types[i / 2 % FLOAT_TYPES];
+        const bool masked = i % 2 != 0;
+        elements diff = elements_of((size_t)(rows * c), 4, dtype);
+        elements value = elements_of((size_t)(rows * c), 5, dtype);
+        elements sums = elements_of((size_t)c, 6, DDP_F32);
+        const size_t bytes = ddpi_k_bias_grad_bytes(rows, c);
         double *want = calloc((size_t)c, sizeof *want);
         float *given = calloc((size_t)(rows * c), sizeof *given);
         void *partials = device_room(device, bytes);
@@ -123,7 +120,7 @@ static void biases_get_the_sum_of_masked_gradients(void **state)
             want[at % c] += (double)given[at];
         }
         const ddpi_k_bias_grad_args args = {
-            diff.on, masked ? value.on : NULL, sums.on, partials, rows, c, bf16};
+            diff.on, masked ? value.on : NULL, sums.on, partials, rows, c, dtype};
         CHECK_CUDA(ddpi_k_bias_grad(stream(), &args));
         elements_read(&diff);
         elements_read(&sums);
@@ -143,20 +140,22 @@ static void biases_get_the_sum_of_masked_gradients(void **state)
 static void biases_are_added_before_the_relu(void **state)
 {
     (void)state;
-    for (int i = 0; i < 4 * ROWS; i++) {
-        const int64_t rows = rows_of[i / 4][0], c = rows_of[i / 4][1];
-        const bool bf16 = (i & 1) != 0, relu = (i & 2) != 0;
-        elements dst = elements_of((size_t)(rows * c), 7, bf16);
-        elements bias = elements_of((size_t)c, 8, false);
+    for (int i = 0; i < 2 * FLOAT_TYPES * ROWS; i++) {
+        const int64_t rows = rows_of[i / (2 * FLOAT_TYPES)][0],
+                      c = rows_of[i / (2 * FLOAT_TYPES)][1];
+        const ddp_dtype dtype = float_types[i / 2 % FLOAT_TYPES];
+        const bool relu = i % 2 != 0;
+        elements dst = elements_of((size_t)(rows * c), 7, dtype);
+        elements bias = elements_of((size_t)c, 8, DDP_F32);
         float *before = calloc(dst.count, sizeof *before);
         assert_non_null(before);
         memcpy(before, dst.host, dst.count * sizeof *before);
-        const ddpi_k_bias_relu_args args = {dst.on, bias.on, rows, c, bf16, relu};
+        const ddpi_k_bias_relu_args args = {dst.on, bias.on, rows, c, dtype, relu};
         CHECK_CUDA(ddpi_k_bias_relu(stream(), &args));
         elements_read(&dst);
         for (int64_t at = 0; at < rows * c; at++) {
             const float sum = before[at] + bias.host[at % c];
-            assert_true(dst.host[at] == stored(relu && sum < 0 ? 0 : sum, bf16));
+            assert_true(dst.host[at] == rounded_to(relu && sum < 0 ? 0 : sum, dtype));
         }
         free(before);
         elements_free(&dst);
@@ -167,16 +166,17 @@ static void biases_are_added_before_the_relu(void **state)
 static void masks_keep_what_was_positive(void **state)
 {
     (void)state;
-    for (int i = 0; i < 4; i++) {
-        elements diff = elements_of(1013, 9, i % 2 == 1), value = elements_of(1013, 10, i % 2 == 1);
+    for (int i = 0; i < 2 * FLOAT_TYPES; i++) {
+        const ddp_dtype dtype = float_types[i % FLOAT_TYPES];
+        elements diff = elements_of(1013, 9, dtype), value = elements_of(1013, 10, dtype);
         float *want = calloc(diff.count, sizeof *want);
         assert_non_null(want);
-        const size_t skip = (size_t)(i / 2), width = diff.bf16 ? 2 : 4;
+        const size_t skip = (size_t)(i / FLOAT_TYPES), width = ddp_dtype_bytes(dtype);
         for (size_t at = 0; at < diff.count; at++)
             want[at] = at < skip || value.host[at] > 0 ? diff.host[at] : 0;
         const ddpi_k_relu_mask_args args = {(char *)diff.on + skip * width,
                                             (const char *)value.on + skip * width,
-                                            (int64_t)(diff.count - skip), diff.bf16};
+                                            (int64_t)(diff.count - skip), dtype};
         CHECK_CUDA(ddpi_k_relu_mask(stream(), &args));
         elements_read(&diff);
         for (size_t at = 0; at < diff.count; at++)
@@ -192,13 +192,14 @@ static void masks_keep_what_was_positive(void **state)
 static void averages_and_their_gradients_are_those_of_loops(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2 * IMAGES; i++) {
-        const int64_t n = images[i / 2][0], c = images[i / 2][1], p = images[i / 2][2];
-        const bool bf16 = i % 2 == 1;
-        elements src = elements_of((size_t)(n * c * p), 11, bf16);
-        elements mean = elements_of((size_t)(n * c), 12, bf16);
-        const ddpi_k_global_avg_args forward = {src.on, mean.on, n, p, c, bf16};
-        const ddpi_k_global_avg_args backward = {mean.on, src.on, n, p, c, bf16};
+    for (int i = 0; i < FLOAT_TYPES * IMAGES; i++) {
+        const int64_t n = images[i / FLOAT_TYPES][0], c = images[i / FLOAT_TYPES][1],
+                      p = images[i / FLOAT_TYPES][2];
+        const ddp_dtype dtype = float_types[i % FLOAT_TYPES];
+        elements src = elements_of((size_t)(n * c * p), 11, dtype);
+        elements mean = elements_of((size_t)(n * c), 12, dtype);
+        const ddpi_k_global_avg_args forward = {src.on, mean.on, n, p, c, dtype};
+        const ddpi_k_global_avg_args backward = {mean.on, src.on, n, p, c, dtype};
         CHECK_CUDA(ddpi_k_global_avg_forward(stream(), &forward));
         elements_read(&mean);
         for (int64_t at = 0; at < n * c; at++) {
@@ -206,13 +207,13 @@ static void averages_and_their_gradients_are_those_of_loops(void **state)
             for (int64_t pixel = 0; pixel < p; pixel++)
                 want += (double)src.host[(at / c * p + pixel) * c + at % c];
             want /= (double)p;
-            check_near(mean.host[at], want, fabs(want) * (bf16 ? 1.0 / 256 : 1e-7));
+            check_near(mean.host[at], want, fabs(want) * (rounding_of(dtype) + 1e-7));
         }
         CHECK_CUDA(ddpi_k_global_avg_backward(stream(), &backward));
         elements_read(&src);
         for (int64_t at = 0; at < n * c * p; at++) {
             const float share = mean.host[at / (c * p) * c + at % c] * (1.0f / (float)p);
-            assert_true(src.host[at] == stored(share, bf16));
+            assert_true(src.host[at] == rounded_to(share, dtype));
         }
         elements_free(&src);
         elements_free(&mean);

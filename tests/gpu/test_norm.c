@@ -102,10 +102,10 @@ static void case_run(norm_case *c)
 }
 
 /* In f32 both devices round differently a few times per value, and sums of a few rows are in f32.
- * With bf16 the CPU works in f32 here, and the GPU rounds each result once: 2^-9 of its size. */
+ * With bf16 and f16 the CPU works in f32 here, and the GPU rounds each result once. */
 static void check_variant(const both *b, const variant *v)
 {
-    const double f32 = 2e-6, limit = v->src.bf16 ? 1.0 / 256 : f32;
+    const double limit = 2e-6 + rounding_of(v->src.dtype);
     norm_case c;
     case_open(&c, b, v);
     case_run(&c);
@@ -113,7 +113,7 @@ static void check_variant(const both *b, const variant *v)
     check_doubles(b, "m2", &c.m2, 1e-6);
     check_tensor(b, "dst", &c.dst, limit);
     check_tensor(b, "diff_dst", &c.diff_dst, limit);
-    check_doubles(b, "sum_dy", &c.sum_dy, v->src.bf16 ? 0.05 : 1e-4);
+    check_doubles(b, "sum_dy", &c.sum_dy, v->src.dtype != DDP_F32 ? 0.05 : 1e-4);
     check_floats(b, "diff_bias", &c.diff_bias, limit);
     check_floats(b, "diff_weights", &c.diff_weights, limit);
     check_tensor(b, "diff_src", &c.diff_src, limit);
@@ -130,8 +130,8 @@ enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 static void matches_the_cpu_for_all_shapes(void **state)
 {
     for (int i = 0; i < SHAPES; i++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            const form f = {true, bf16 == 1};
+        for (int type = 0; type < FLOAT_TYPES; type++) {
+            const form f = {true, float_types[type]};
             const variant v = {shapes[i], f, f, i % 2 == 0, false, false, false};
             check_variant(*state, &v);
         }
@@ -139,8 +139,8 @@ static void matches_the_cpu_for_all_shapes(void **state)
 
 static void fuses_relu_addition_and_second_gradients(void **state)
 {
-    for (int bits = 0; bits < 16; bits++) {
-        const form f = {true, (bits & 8) != 0};
+    for (int bits = 0; bits < 8 * FLOAT_TYPES; bits++) {
+        const form f = {true, float_types[bits / 8]};
         const variant v = {shapes[2],       f,    f, (bits & 1) != 0, (bits & 2) != 0,
                            (bits & 4) != 0, false};
         check_variant(*state, &v);
@@ -149,12 +149,14 @@ static void fuses_relu_addition_and_second_gradients(void **state)
 
 static void takes_sources_that_lie_otherwise(void **state)
 {
-    const form last = {true, false}, plain = {false, false}, last_bf16 = {true, true};
+    const form last = {true, DDP_F32}, plain = {false, DDP_F32}, last_bf16 = {true, DDP_BF16},
+               last_f16 = {true, DDP_F16};
     const variant variants[] = {{shapes[0], plain, plain, true, false, false, false},
                                 {shapes[1], plain, last, true, true, false, false},
                                 {shapes[1], last, plain, true, true, true, false},
                                 {shapes[1], last_bf16, plain, false, true, false, false},
-                                {shapes[1], last_bf16, last, true, true, false, false}};
+                                {shapes[1], last_bf16, last, true, true, false, false},
+                                {shapes[1], last_f16, plain, false, true, false, false}};
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++)
         check_variant(*state, &variants[i]);
 }
@@ -162,7 +164,7 @@ static void takes_sources_that_lie_otherwise(void **state)
 static void evaluates_with_running_statistics(void **state)
 {
     const both *b = *state;
-    const form f = {true, false};
+    const form f = {true, DDP_F32};
     const variant v = {.shape = shapes[3], .src = f, .src2 = f, .relu = true, .evaluate = true};
     norm_case c;
     case_open(&c, b, &v);
@@ -177,7 +179,7 @@ static void evaluates_with_running_statistics(void **state)
 static void a_mean_far_from_zero_costs_no_digits(void **state)
 {
     const both *b = *state;
-    const form f = {true, false};
+    const form f = {true, DDP_F32};
     const variant v = {{4, {16, 5, 20, 20}}, f, f, false, false, false, false};
     const int64_t pixels = 400, n = 16, channels = 5;
     norm_case c;
@@ -210,7 +212,7 @@ static void a_mean_far_from_zero_costs_no_digits(void **state)
 static void gives_the_same_bits_every_time(void **state)
 {
     const both *b = *state;
-    const form f = {true, false};
+    const form f = {true, DDP_F32};
     const variant v = {shapes[7], f, f, true, true, true, false};
     void *first[4] = {0};
     for (int run = 0; run < 2; run++) {

@@ -1,12 +1,11 @@
 /* test_plans.c - convolution, linear, pooling and reshape on the CUDA device beside the CPU device,
  * whose results are tested against references in double.
  *
- * Limits: sums of f32 in another order differ by some 1e-6 of the result. With bf16, operands and
- * results are rounded on both sides, but not always at the same places: 2^-8 is one rounding. */
+ * Limits: sums of f32 in another order differ by some 1e-6 of the result. With bf16 and f16,
+ * operands and results are rounded, but not always at the same places. */
 #include "gpu/gpu_fixture.h"
 
-#define F32_LIMIT  2e-6
-#define BF16_LIMIT (2.0 / 256)
+#define F32_LIMIT 2e-6
 
 typedef struct devices {
     ddp_device *gpu, *cpu;
@@ -29,22 +28,23 @@ static int close_devices(void **state)
     return 0;
 }
 
-/* Every place that a source may have, in f32 and in bf16. */
-static void check_everywhere(const devices *d, op_check *check, bool bf16_op)
+/* Every place that a source may have, in every type; narrow: the operation computes in them. */
+static void check_everywhere(const devices *d, op_check *check, bool narrow)
 {
-    for (int place = 0; place < 4; place++) {
+    for (int place = 0; place < 2 * FLOAT_TYPES; place++) {
         check->src_nhwc = place % 2 == 1;
-        check->src_bf16 = place >= 2;
+        check->src_dtype = float_types[place / 2];
         if (check->src_nhwc && check->src.ndim != 4)
             continue;
-        check->desc.bf16 = false;
-        check->limit = check->src_bf16 ? BF16_LIMIT : F32_LIMIT;
-        check_op(d->gpu, d->cpu, check);
-        if (!bf16_op)
-            continue;
-        check->desc.bf16 = true;
-        check->limit = BF16_LIMIT;
-        check_op(d->gpu, d->cpu, check);
+        for (int type = 0; type < (narrow ? FLOAT_TYPES : 1); type++) {
+            const ddp_dtype compute = float_types[type], src = check->src_dtype;
+            const double rounding = fmax(rounding_of(compute), rounding_of(src));
+            if (src != DDP_F32 && compute != DDP_F32 && src != compute)
+                continue; /* bf16 and f16 never meet */
+            check->desc.compute = compute;
+            check->limit = F32_LIMIT + 2 * rounding;
+            check_op(d->gpu, d->cpu, check);
+        }
     }
 }
 

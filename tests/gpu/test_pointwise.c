@@ -138,18 +138,18 @@ static void averages_sums_and_squares_match_the_cpu(void **state)
     }
 }
 
-static void gradients_of_both_types_accumulate(void **state)
+static void gradients_of_all_types_accumulate(void **state)
 {
     const both *b = *state;
     const ddp_shape shape = {4, {3, 5, 7, 2}};
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    for (int type = 0; type < FLOAT_TYPES; type++) {
         ddp_layout *layout[SIDES];
-        layout_open(b, &shape, (form){true, bf16 == 1}, layout);
+        layout_open(b, &shape, (form){true, float_types[type]}, layout);
         tensor to = tensor_of(b, layout, 1), from = tensor_of(b, layout, 2);
         for (int side = 0; side < SIDES; side++)
             CHECK_OK(ddp_op_accumulate(b->device[side], stream_of(b, side), layout[side],
                                        to.on[side], from.on[side]));
-        check_tensor(b, "sum", &to, bf16 ? 1.0 / 256 : 0);
+        check_tensor(b, "sum", &to, rounding_of(float_types[type]));
         tensor_free(b, &to);
         tensor_free(b, &from);
         layout_close(layout);
@@ -274,7 +274,7 @@ int main(void)
         cmocka_unit_test(the_first_step_does_not_read_the_buffer),
         cmocka_unit_test(adam_and_lamb_match_the_cpu),
         cmocka_unit_test(averages_sums_and_squares_match_the_cpu),
-        cmocka_unit_test(gradients_of_both_types_accumulate),
+        cmocka_unit_test(gradients_of_all_types_accumulate),
         cmocka_unit_test(sums_have_the_same_bits_every_time),
         cmocka_unit_test(conversions_have_the_cpus_bits),
         cmocka_unit_test(what_is_no_number_stays_none),

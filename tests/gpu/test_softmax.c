@@ -6,7 +6,9 @@
 typedef struct loss_case {
     int64_t n, classes;
     double smoothing;
-    bool two, diff, bf16; /* two labels; with a gradient */
+    bool two, diff; /* two labels; with a gradient */
+    ddp_dtype dtype;
+    float scale; /* of the gradient; 0: not given */
 } loss_case;
 
 static array labels_of(const both *b, int64_t n, int64_t classes, int64_t step)
@@ -30,12 +32,13 @@ static void check_loss(const both *b, const loss_case *c)
     const double before = 0.25;
     ddp_layout *layout[SIDES];
     plans p;
-    layout_open(b, &shape, (form){false, c->bf16}, layout);
+    layout_open(b, &shape, (form){false, c->dtype}, layout);
     plans_open(b, &desc, layout, NULL, &p);
     tensor logits = tensor_of(b, layout, 1), diff = tensor_of(b, layout, 0);
     array labels = labels_of(b, c->n, c->classes, 7), labels2 = labels_of(b, c->n, c->classes, 3);
     array mix = array_random(b, (size_t)c->n, 2, 0.5f, 0.5f);
     array loss = array_of(b, &before, sizeof before);
+    array scale = array_of(b, &c->scale, sizeof c->scale);
     for (int side = 0; side < SIDES; side++) {
         const ddp_op_args args = {.src = logits.on[side],
                                   .diff_src = c->diff ? diff.on[side] : NULL,
@@ -43,28 +46,32 @@ static void check_loss(const both *b, const loss_case *c)
                                   .labels2 = c->two ? labels2.on[side] : NULL,
                                   .mix = c->two ? mix.on[side] : NULL,
                                   .loss = loss.on[side],
+                                  .diff_scale = c->scale > 0 ? scale.on[side] : NULL,
                                   .scratch = p.scratch[side]};
         CHECK_OK(ddp_op_run(p.on[side], DDP_PASS_FORWARD, stream_of(b, side), &args));
     }
     check_doubles(b, "loss", &loss, 1e-12);
     if (c->diff)
-        check_tensor(b, "diff_src", &diff, c->bf16 ? 1.0 / 256 : 1e-7);
+        check_tensor(b, "diff_src", &diff, rounding_of(c->dtype) + 1e-7);
     tensor_free(b, &logits);
     tensor_free(b, &diff);
     array_free(b, &labels);
     array_free(b, &labels2);
     array_free(b, &mix);
     array_free(b, &loss);
+    array_free(b, &scale);
     plans_close(b, &p);
     layout_close(layout);
 }
 
 static void loss_and_gradient_match_the_cpu(void **state)
 {
-    const loss_case cases[] = {{1, 1, 0, false, true, false},     {7, 10, 0, false, true, false},
-                               {33, 10, 0.1, true, true, false},  {5, 33, 0.1, false, true, true},
-                               {3, 1000, 0.1, true, true, false}, {300, 3, 0, true, false, false},
-                               {2, 513, 0, false, true, true}};
+    const loss_case cases[] = {
+        {1, 1, 0, false, true, DDP_F32, 0},     {7, 10, 0, false, true, DDP_F32, 0},
+        {33, 10, 0.1, true, true, DDP_F32, 0},  {5, 33, 0.1, false, true, DDP_BF16, 0},
+        {3, 1000, 0.1, true, true, DDP_F32, 0}, {300, 3, 0, true, false, DDP_F32, 0},
+        {2, 513, 0, false, true, DDP_BF16, 0},  {5, 33, 0.1, false, true, DDP_F16, 0},
+        {9, 10, 0, true, true, DDP_F32, 65536}, {4, 600, 0, false, true, DDP_F16, 1024}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         check_loss(*state, &cases[i]);
 }
@@ -77,7 +84,7 @@ static double gpu_loss(const both *b, const float *values, int32_t label, int64_
     const double none = 0;
     ddp_layout *layout[SIDES];
     plans p;
-    layout_open(b, &shape, (form){false, false}, layout);
+    layout_open(b, &shape, (form){false, DDP_F32}, layout);
     plans_open(b, &desc, layout, NULL, &p);
     array logits = array_of(b, values, (size_t)classes * sizeof *values);
     array labels = array_of(b, &label, sizeof label), loss = array_of(b, &none, sizeof none);

@@ -111,7 +111,7 @@ static ddp_op_desc conv_desc(const conv_case *from)
     return (ddp_op_desc){.kind = DDP_OP_CONV2D,
                          .training = true,
                          .need_diff_src = true,
-                         .bf16 = true,
+                         .compute = DDP_BF16,
                          .u.conv2d = from->conv};
 }
 
@@ -145,7 +145,7 @@ static ddp_op_desc linear_desc(int i)
     return (ddp_op_desc){.kind = DDP_OP_LINEAR,
                          .training = true,
                          .need_diff_src = true,
-                         .bf16 = true,
+                         .compute = DDP_BF16,
                          .u.linear = linears[i].linear};
 }
 
@@ -192,7 +192,8 @@ static void f32_plans_take_bf16_sources(void **state)
     ddp_op_desc desc = linear_desc(1);
     op_case a, b;
     (void)state;
-    desc.bf16 = desc.u.linear.relu = false;
+    desc.compute = DDP_F32;
+    desc.u.linear.relu = false;
     case_open(&a, device, &first, &src, NULL, NULL);
     ddp_layout *between = ddp_op_plan_dst(a.plan);
     case_open(&b, device, &desc, &middle, between, NULL);
@@ -259,7 +260,7 @@ static double seconds_of_weights_gradient(ddp_device *device, ddp_op_desc desc, 
     const ddp_shape src = {4, {32, 1, 28, 28}};
     double best = INFINITY;
     op_case c;
-    desc.bf16 = bf16;
+    desc.compute = bf16 ? DDP_BF16 : DDP_F32;
     case_open(&c, device, &desc, &src, NULL, NULL);
     for (int i = 0; i < 4; i++) {
         struct timespec from, to;
@@ -400,19 +401,22 @@ static void a_device_without_bf16_refuses(void **state)
 {
     ddp_device *device = open_cpu(DDP_CONV_AUTO, NULL, 1);
     const ddp_shape src = {2, {7, 33}};
-    const ddp_op_desc desc = linear_desc(1);
+    ddp_op_desc desc = linear_desc(1);
     ddp_layout *plain;
     ddp_op_plan *plan;
     (void)state;
     CHECK_OK(ddp_layout_plain(device, &src, &plain));
     assert_int_equal(ddp_layout_dtype(plain), DDP_F32);
-    if (ddp_device_bf16(device)) {
+    if (ddp_device_computes(device, DDP_BF16)) {
         CHECK_OK(ddp_op_plan_create(device, &desc, plain, NULL, &plan));
         ddp_op_plan_destroy(plan);
     } else {
         CHECK_FAILS(ddp_op_plan_create(device, &desc, plain, NULL, &plan), DDP_ERR_UNSUPPORTED,
                     "no instructions for it");
     }
+    desc.compute = DDP_F16;
+    CHECK_FAILS(ddp_op_plan_create(device, &desc, plain, NULL, &plan), DDP_ERR_UNSUPPORTED,
+                "f16: the cpu device does not compute in it");
     ddp_layout_unref(plain);
     ddp_device_close(device);
 }

@@ -9,6 +9,7 @@ typedef struct xent_case {
     float *logits, *diff;
     int32_t *labels, *labels2; /* labels2 NULL: not mixed */
     float *mix;
+    const float *diff_scale;
     double loss;
 } xent_case;
 
@@ -50,7 +51,8 @@ static void xent_run(xent_case *x, bool gradient)
                               .labels = x->labels,
                               .labels2 = x->labels2,
                               .mix = x->mix,
-                              .loss = &x->loss};
+                              .loss = &x->loss,
+                              .diff_scale = x->diff_scale};
     CHECK_OK(ddp_op_run(x->plan, DDP_PASS_FORWARD, ddp_device_main_stream(x->device), &args));
 }
 
@@ -150,6 +152,24 @@ static void loss_is_added_and_gradient_optional(void **state)
     xent_close(&x);
 }
 
+static void gradient_alone_is_scaled(void **state)
+{
+    const float scale = 65536;
+    float before[12];
+    xent_case x;
+    (void)state;
+    xent_open(&x, 4, 3, 0.1);
+    xent_run(&x, true);
+    const double once = x.loss;
+    memcpy(before, x.diff, sizeof before);
+    x.diff_scale = &scale;
+    xent_run(&x, true);
+    assert_true(x.loss == 2 * once);
+    for (int i = 0; i < 12; i++)
+        assert_true(before[i] != 0 && x.diff[i] == scale * before[i]);
+    xent_close(&x);
+}
+
 static void large_logits_stay_finite(void **state)
 {
     xent_case x;
@@ -208,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_and_gradient_agree_with_the_definition),
         cmocka_unit_test(loss_is_added_and_gradient_optional),
+        cmocka_unit_test(gradient_alone_is_scaled),
         cmocka_unit_test(large_logits_stay_finite),
         cmocka_unit_test(label_outside_the_classes_makes_the_loss_nan),
         cmocka_unit_test(second_label_outside_the_classes_makes_the_loss_nan),

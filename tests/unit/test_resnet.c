@@ -81,7 +81,7 @@ static void open_run(golden_run *run, form how)
 {
     const ddp_model_opts opts = {.input_shape = {3, {1, 28, 28}},
                                  .classes = CLASSES,
-                                 .bf16 = how.bf16,
+                                 .compute = how.bf16 ? DDP_BF16 : DDP_F32,
                                  .recompute = how.recompute,
                                  .keep_outputs = how.keep};
     uint32_t state = 0;

@@ -416,7 +416,7 @@ ddp_status ddpi_conv_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan_o
 {
     ddpi_plan_parts chosen = *parts;
     int choice = KIND_GEMM;
-    if (parts->desc->bf16)
+    if (parts->desc->compute == DDP_BF16)
         return create_bf16(parts, plan_out);
     DDP_TRY(choose(parts, &choice));
     chosen.winograd = choice > CHOICE_WINOGRAD ? (unsigned)(choice - CHOICE_WINOGRAD) : 0;

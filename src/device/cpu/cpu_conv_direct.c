@@ -102,7 +102,7 @@ typedef struct direct_maker {
  */
 static bool is_plain_bf16(const direct_maker *maker, const ddpi_prim *prim)
 {
-    return maker->parts->desc->bf16 && strncmp(ddpi_prim_impl(prim), "ref", 3) == 0;
+    return maker->parts->desc->compute == DDP_BF16 && strncmp(ddpi_prim_impl(prim), "ref", 3) == 0;
 }
 
 static ddp_status make_prim(const direct_maker *maker, ddp_op_pass pass, const ddpi_md *const md[3],
@@ -144,7 +144,7 @@ static ddp_status try_winograd(const direct_maker *maker, ddp_op_pass pass, ddpi
 {
     conv_direct_plan *plan = maker->plan;
     *prim_out = NULL;
-    if ((maker->parts->winograd >> pass & 1) == 0 || maker->parts->desc->bf16)
+    if ((maker->parts->winograd >> pass & 1) == 0 || maker->parts->desc->compute == DDP_BF16)
         return DDP_OK;
     const ddpi_md *const md[3] = {
         maker->forward[0], ddpi_cpu_layout_of(plan->base.base.weights)->md, maker->forward[2]};
@@ -205,7 +205,7 @@ static ddp_status adopt_weights(const direct_maker *maker)
 {
     const ddp_op_desc *desc = maker->parts->desc;
     const ddp_op_pass from =
-        desc->bf16 && desc->training ? DDP_PASS_BACKWARD_WEIGHTS : DDP_PASS_FORWARD;
+        desc->compute == DDP_BF16 && desc->training ? DDP_PASS_BACKWARD_WEIGHTS : DDP_PASS_FORWARD;
     ddp_layout *kernel;
     if (from == DDP_PASS_BACKWARD_WEIGHTS)
         DDP_TRY(make_direct_backward(maker, from));
@@ -221,7 +221,7 @@ static ddp_status make_direct_forward(direct_maker *maker)
 {
     const ddpi_plan_parts *parts = maker->parts;
     ddp_op_plan *plan = &maker->plan->base.base;
-    const bool fixed = parts->weights != NULL && !parts->desc->bf16;
+    const bool fixed = parts->weights != NULL && parts->desc->compute != DDP_BF16;
     const ddpi_md *const md[3] = {maker->any[0],
                                   fixed ? ddpi_cpu_layout_of(parts->weights)->md : maker->any[1],
                                   maker->any[2]};
@@ -260,7 +260,7 @@ static ddp_status make_backward(const direct_maker *maker, ddp_op_pass pass)
 static ddp_status make_passes(direct_maker *maker)
 {
     const ddpi_plan_parts *parts = maker->parts;
-    const ddp_dtype dtype = parts->desc->bf16 ? DDP_BF16 : DDP_F32;
+    const ddp_dtype dtype = parts->desc->compute;
     DDP_TRY(ddpi_md_create(&parts->src->shape, dtype, true, &maker->any[0]));
     DDP_TRY(ddpi_md_create(&parts->weight_shape, dtype, true, &maker->any[1]));
     DDP_TRY(ddpi_md_create(&parts->dst_shape, dtype, true, &maker->any[2]));

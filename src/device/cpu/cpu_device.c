@@ -125,10 +125,10 @@ static bool device_is_host(const ddp_device *device)
     return true;
 }
 
-static bool device_bf16(const ddp_device *device)
+static bool device_computes(const ddp_device *device, ddp_dtype dtype)
 {
     (void)device;
-    return ddpi_dnnl_bf16();
+    return dtype == DDP_F32 || (dtype == DDP_BF16 && ddpi_dnnl_bf16());
 }
 
 static ddp_status device_measure_peak(ddp_device *device, double *flops_out)
@@ -242,7 +242,7 @@ const ddp_device_ops *ddp_device_cpu(void)
         .close = device_close,
         .describe = device_describe,
         .is_host = device_is_host,
-        .bf16 = device_bf16,
+        .computes = device_computes,
         .measure_peak = device_measure_peak,
         .alloc = memory_alloc,
         .free = memory_free,

@@ -204,7 +204,7 @@ ddp_status ddpi_linear_create(const ddpi_plan_parts *parts, ddpi_cpu_plan **plan
     static const ddpi_cpu_op op = {linear_run, linear_destroy};
     ddpi_cpu_plan *base;
     ddp_status st;
-    if (parts->desc->bf16) {
+    if (parts->desc->compute == DDP_BF16) {
         st = ddpi_linear_bf16_create(parts, plan_out);
         return st == DDP_ERR_UNSUPPORTED ? ddpi_widened_create(parts, ddpi_linear_create, plan_out)
                                          : st;

@@ -17,10 +17,10 @@ typedef struct softmax_plan {
 } softmax_plan;
 
 /* What a row is compared with: two labels (the same one twice, where there is no second) and the
- * share of the first. */
+ * share of the first; and what the gradient is multiplied by. */
 typedef struct row_target {
     int32_t label, label2;
-    double share;
+    double share, diff_scale;
 } row_target;
 
 static bool is_class(const softmax_plan *plan, int32_t label)
@@ -46,8 +46,9 @@ static double softmax_row(const softmax_plan *plan, const float *logits, row_tar
         shifted_sum += shifted;
     }
     for (int64_t c = 0; diff != NULL && c < classes; c++)
-        diff[c] = (float)(exp((double)logits[c] - (double)most) / sum - even -
-                          (c == target.label ? hot : 0) - (c == target.label2 ? hot2 : 0));
+        diff[c] = (float)(target.diff_scale *
+                          (exp((double)logits[c] - (double)most) / sum - even -
+                           (c == target.label ? hot : 0) - (c == target.label2 ? hot2 : 0)));
     if (!is_class(plan, target.label) || !is_class(plan, target.label2))
         return (double)NAN;
     return log(sum) - hot * ((double)logits[target.label] - (double)most) -
@@ -56,9 +57,10 @@ static double softmax_row(const softmax_plan *plan, const float *logits, row_tar
 
 static row_target target_of(const ddp_op_args *args, int64_t n)
 {
+    const double diff_scale = args->diff_scale != NULL ? (double)*args->diff_scale : 1;
     if (args->labels2 == NULL)
-        return (row_target){args->labels[n], args->labels[n], 1};
-    return (row_target){args->labels[n], args->labels2[n], (double)args->mix[n]};
+        return (row_target){args->labels[n], args->labels[n], 1, diff_scale};
+    return (row_target){args->labels[n], args->labels2[n], (double)args->mix[n], diff_scale};
 }
 
 static ddp_status softmax_run(ddpi_cpu_plan *base, ddp_op_pass pass, const ddp_op_args *args)

@@ -85,7 +85,7 @@ static ddp_status make_inner(widened_plan *plan, const ddpi_plan_parts *parts,
 {
     ddpi_plan_parts f32 = *parts;
     ddp_op_desc desc = *parts->desc;
-    desc.bf16 = false;
+    desc.compute = DDP_F32;
     bool *relu = desc.kind == DDP_OP_CONV2D   ? &desc.u.conv2d.relu
                  : desc.kind == DDP_OP_LINEAR ? &desc.u.linear.relu
                                               : NULL;

@@ -1,10 +1,10 @@
 /* cuda_conv.c - convolutions over cuDNN's classic functions, channels last.
  *
  * The source is converted in scratch memory if it lies otherwise (the network's input does) or is
- * not of the type that is multiplied. With bf16 the weights are rounded into scratch before each
- * use, and the gradient of the weights, which cuDNN gives in bf16 too, is widened. Bias and relu
- * are part of cuDNN's call where it offers that for f32, else a kernel behind it; so are the relu's
- * mask and the gradient of the bias in front of the backward passes. */
+ * not of the type that is multiplied. With bf16 and f16 the weights are rounded into scratch before
+ * each use, and the gradient of the weights, which cuDNN gives in that type too, is widened. Bias
+ * and relu are part of cuDNN's call where it offers that for f32, else a kernel behind it; so are
+ * the relu's mask and the gradient of the bias in front of the backward passes. */
 #include "device/cuda/cuda_conv.h"
 
 #include <stdio.h>
@@ -38,8 +38,9 @@ static ddp_status source(const conv_run *run, const void **src_out)
 
 static ddp_status rounded_weights(const conv_run *run, const void **weights_out)
 {
-    const ddpi_k_cast_args args = {run->args->weights, run->scratch + run->plan->weights_at,
-                                   run->plan->weight_count, 1.0f, false};
+    const ddpi_k_cast_args args = {run->args->weights,      run->scratch + run->plan->weights_at,
+                                   run->plan->weight_count, 1.0f,
+                                   run->plan->dtype,        false};
     *weights_out = run->plan->dtype == DDP_F32 ? run->args->weights : args.dst;
     if (run->plan->dtype == DDP_F32)
         return DDP_OK;
@@ -87,12 +88,9 @@ static ddp_status forward(const conv_run *run)
         p->work_bytes[DDPI_CONV_FORWARD], &zero, p->dst, run->args->dst));
     if (!p->has_bias && !p->relu)
         return DDP_OK;
-    const ddpi_k_bias_relu_args rest = {run->args->dst,
-                                        p->has_bias ? run->args->bias : NULL,
-                                        p->rows,
-                                        p->channels,
-                                        p->dtype == DDP_BF16,
-                                        p->relu};
+    const ddpi_k_bias_relu_args rest = {run->args->dst, p->has_bias ? run->args->bias : NULL,
+                                        p->rows,        p->channels,
+                                        p->dtype,       p->relu};
     return DDPI_CUDA_CHECK(ddpi_k_bias_relu(ddpi_cuda_stream(run->stream), &rest));
 }
 
@@ -115,18 +113,18 @@ static ddp_status backward_data(const conv_run *run)
 static ddp_status backward_weights(const conv_run *run)
 {
     const ddpi_cuda_conv *p = run->plan;
-    const bool bf16 = p->dtype == DDP_BF16;
-    void *diff_weights = bf16 ? run->scratch + p->weights_at : run->args->diff_weights;
+    const bool narrow = p->dtype != DDP_F32;
+    void *diff_weights = narrow ? run->scratch + p->weights_at : run->args->diff_weights;
     const void *src;
     DDP_TRY(source(run, &src));
     DDPI_CUDNN_TRY(cudnnConvolutionBackwardFilter(
         run->handle, &one, p->src, src, p->dst, run->args->diff_dst, p->conv[DDPI_CONV_WEIGHTS],
         (cudnnConvolutionBwdFilterAlgo_t)p->algo[DDPI_CONV_WEIGHTS], run->scratch + p->work_at,
         p->work_bytes[DDPI_CONV_WEIGHTS], &zero, p->weights, diff_weights));
-    if (!bf16)
+    if (!narrow)
         return DDP_OK;
-    const ddpi_k_cast_args widen = {diff_weights, run->args->diff_weights, p->weight_count, 1.0f,
-                                    true};
+    const ddpi_k_cast_args widen = {
+        diff_weights, run->args->diff_weights, p->weight_count, 1.0f, p->dtype, true};
     return DDPI_CUDA_CHECK(ddpi_k_cast(ddpi_cuda_stream(run->stream), &widen));
 }
 
@@ -184,7 +182,7 @@ static ddp_status describe_tensor(cudnnTensorDescriptor_t *tensor, cudnnDataType
 static ddp_status describe_conv(const ddpi_cuda_device *device, ddpi_cuda_conv *plan,
                                 const ddp_conv2d_desc *conv)
 {
-    const cudnnMathType_t math = plan->dtype == DDP_BF16  ? CUDNN_TENSOR_OP_MATH
+    const cudnnMathType_t math = plan->dtype != DDP_F32   ? CUDNN_TENSOR_OP_MATH
                                  : device->base.opts.tf32 ? CUDNN_DEFAULT_MATH
                                                           : CUDNN_FMA_MATH;
     for (int pass = 0; pass < DDPI_CONV_PASSES; pass++) {
@@ -204,7 +202,9 @@ static ddp_status describe_conv(const ddpi_cuda_device *device, ddpi_cuda_conv *
 static ddp_status describe(const ddpi_cuda_device *device, ddpi_cuda_conv *plan,
                            const ddp_shape *dst, const ddp_shape *weights)
 {
-    const cudnnDataType_t type = plan->dtype == DDP_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    const cudnnDataType_t type = plan->dtype == DDP_BF16  ? CUDNN_DATA_BFLOAT16
+                                 : plan->dtype == DDP_F16 ? CUDNN_DATA_HALF
+                                                          : CUDNN_DATA_FLOAT;
     const ddp_shape bias = {4, {1, dst->dims[1], 1, 1}};
     const int64_t *w = weights->dims;
     DDP_TRY(describe_tensor(&plan->src, type, &plan->base.base.src->shape));
@@ -223,10 +223,10 @@ static void make_scratch(ddpi_cuda_conv *plan)
         (void)ddpi_cuda_take(&bytes, ddpi_cuda_converted_bytes(&plan->from_src));
         plan->convert_at = ddpi_cuda_take(&bytes, ddpi_cuda_conversion_bytes(&plan->from_src));
     }
-    if (plan->dtype == DDP_BF16)
+    if (plan->dtype != DDP_F32)
         plan->weights_at = ddpi_cuda_take(&bytes, (size_t)plan->weight_count * sizeof(uint16_t));
     if (plan->base.base.desc.training && plan->has_bias)
-        work = ddpi_k_bias_grad_bytes(plan->rows, plan->channels, plan->dtype == DDP_BF16);
+        work = ddpi_k_bias_grad_bytes(plan->rows, plan->channels);
     for (int pass = 0; pass < DDPI_CONV_PASSES; pass++)
         if (plan->work_bytes[pass] > work)
             work = plan->work_bytes[pass];
@@ -238,7 +238,7 @@ static void name_it(ddpi_cuda_conv *plan)
 {
     ddp_op_plan *op = &plan->base.base;
     char *name = op->impl;
-    int used = snprintf(name, sizeof op->impl, "cudnn%s:fwd%d%s", op->desc.bf16 ? ":bf16" : "",
+    int used = snprintf(name, sizeof op->impl, "cudnn%s:fwd%d%s", ddpi_cuda_type_mark(plan->dtype),
                         plan->algo[DDPI_CONV_FORWARD], plan->fused ? FUSED_MARK : "");
     if (op->desc.training)
         used += snprintf(name + used, sizeof op->impl - (size_t)used, ":filter%d",
@@ -255,7 +255,7 @@ static ddp_status fill(ddpi_cuda_device *device, ddpi_cuda_conv *plan)
     DDP_TRY(ddp_op_infer(&op->desc, &op->src->shape, &dst, &weights));
     plan->has_bias = op->desc.u.conv2d.bias;
     plan->relu = op->desc.u.conv2d.relu;
-    plan->dtype = op->desc.bf16 ? DDP_BF16 : DDP_F32;
+    plan->dtype = op->desc.compute;
     plan->rows = dst.dims[0] * dst.dims[2] * dst.dims[3];
     plan->channels = dst.dims[1];
     plan->weight_count = ddp_shape_count(&weights);

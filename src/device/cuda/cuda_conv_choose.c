@@ -204,7 +204,7 @@ static ddp_status choose_pass(ddpi_cuda_device *device, ddpi_cuda_conv *plan, in
     plan->algo[pass] = best->algo;
     plan->work_bytes[pass] = best->work_bytes;
     /* Strict f32 keeps the arithmetic that the list was asked for. */
-    if (plan->dtype == DDP_BF16 || device->base.opts.tf32)
+    if (plan->dtype != DDP_F32 || device->base.opts.tf32)
         DDPI_CUDNN_TRY(cudnnSetConvolutionMathType(plan->conv[pass], best->math));
     return DDP_OK;
 }

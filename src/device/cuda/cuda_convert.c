@@ -1,6 +1,6 @@
 /* cuda_convert.c - copies of a tensor in another order or type, as plans need them of their source.
  *
- * The kernels permute between channels last in either type and rows of f32. Rows of bf16 therefore
+ * The kernels permute between channels last in either type and rows of f32. Other rows therefore
  * take a step through f32 in scratch memory; they only come up where a network's images turn into
  * features. Pure functions but for what is enqueued. */
 #include "device/cuda/cuda_impl.h"
@@ -44,11 +44,12 @@ size_t ddpi_cuda_converted_bytes(const ddpi_cuda_conversion *conversion)
     return (size_t)count_of(conversion) * ddp_dtype_bytes(conversion->to.dtype);
 }
 
-/* Whether the side whose elements lie in rows is of bf16, and the other side is not in rows. */
+/* Whether the side whose elements lie in rows is of bf16 or f16, and the other side is not in rows.
+ */
 static bool through_f32(const ddpi_cuda_conversion *conversion)
 {
     const ddpi_cuda_form *rows = conversion->from.nhwc ? &conversion->to : &conversion->from;
-    return conversion->from.nhwc != conversion->to.nhwc && rows->dtype == DDP_BF16;
+    return conversion->from.nhwc != conversion->to.nhwc && rows->dtype != DDP_F32;
 }
 
 size_t ddpi_cuda_conversion_bytes(const ddpi_cuda_conversion *conversion)
@@ -59,7 +60,9 @@ size_t ddpi_cuda_conversion_bytes(const ddpi_cuda_conversion *conversion)
 static ddp_status cast(const ddpi_cuda_conversion *conversion, cudaStream_t stream, const void *src,
                        void *dst, bool widen)
 {
-    const ddpi_k_cast_args args = {src, dst, count_of(conversion), 1.0f, widen};
+    const ddp_dtype from = conversion->from.dtype;
+    const ddp_dtype narrow = from != DDP_F32 ? from : conversion->to.dtype;
+    const ddpi_k_cast_args args = {src, dst, count_of(conversion), 1.0f, narrow, widen};
     return DDPI_CUDA_CHECK(ddpi_k_cast(stream, &args));
 }
 
@@ -79,7 +82,7 @@ ddp_status ddpi_cuda_convert(const ddpi_cuda_conversion *conversion, ddp_stream 
                                   conversion->n,
                                   conversion->channels,
                                   conversion->pixels,
-                                  (from.nhwc ? from.dtype : to.dtype) == DDP_BF16};
+                                  from.nhwc ? from.dtype : to.dtype};
     if (to.nhwc) {
         if (through)
             DDP_TRY(cast(conversion, handle, src, scratch, true));

@@ -167,10 +167,11 @@ const char *ddpi_cuda_describe(const ddp_device *device)
     return ((const ddpi_cuda_device *)device)->description;
 }
 
-bool ddpi_cuda_bf16(const ddp_device *device)
+bool ddpi_cuda_computes(const ddp_device *device, ddp_dtype dtype)
 {
     (void)device;
-    return true; /* from compute capability 8.0 on, and no less is opened */
+    return dtype == DDP_F32 || dtype == DDP_BF16 ||
+           dtype == DDP_F16; /* from compute capability 8.0 on, and no less is opened */
 }
 
 bool ddpi_cuda_is_host(const ddp_device *device)

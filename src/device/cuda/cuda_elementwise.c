@@ -20,7 +20,7 @@ static ddp_status make(ddpi_cuda_device *device, const ddp_op_desc *desc, ddp_la
 static ddpi_k_combine_args sweep_of(const ddpi_cuda_plan *plan)
 {
     return (ddpi_k_combine_args){.count = ddpi_cuda_count(plan->base.src),
-                                 .bf16 = plan->base.src->dtype == DDP_BF16};
+                                 .dtype = plan->base.src->dtype};
 }
 
 /* ---- relu ---- */
@@ -169,7 +169,7 @@ ddp_status ddpi_cuda_dropout_plan(ddpi_cuda_device *device, const ddp_op_desc *d
                               .threshold = (uint64_t)(rate * 4294967296.0),
                               .scale = (float)(1 / (1 - rate)),
                               .channels_last = !ddpi_cuda_is_rows(src),
-                              .bf16 = src->dtype == DDP_BF16};
+                              .dtype = src->dtype};
     snprintf(base->base.impl, sizeof base->base.impl, "philox");
     *plan_out = &base->base;
     return DDP_OK;

@@ -1,6 +1,7 @@
 /* cuda_impl.h - the objects of the CUDA device, and what its files share.
  *
- * Activations of four dimensions lie as NHWC, their type is f32 or bf16; weights of convolutions
+ * Activations of four dimensions lie as NHWC, their type is f32, bf16 or f16;
+ * weights of convolutions
  * lie as OHWI by the same rule; everything else lies row by row. The model's input comes as plain
  * NCHW, which a convolution converts into its scratch first.
  *
@@ -69,7 +70,7 @@ extern const ddp_device_ops ddpi_device_cuda;
 DDP_INNER ddp_status ddpi_cuda_open(const ddp_device_opts *opts, ddp_device **device_out);
 void ddpi_cuda_close(ddp_device *device);
 const char *ddpi_cuda_describe(const ddp_device *device);
-bool ddpi_cuda_bf16(const ddp_device *device);
+bool ddpi_cuda_computes(const ddp_device *device, ddp_dtype dtype);
 bool ddpi_cuda_is_host(const ddp_device *device);
 DDP_INNER ddp_status ddpi_cuda_measure_peak(ddp_device *device, double *flops_out);
 DDP_INNER ddp_status ddpi_cuda_alloc(ddp_device *device, size_t bytes, void **memory_out);
@@ -103,6 +104,8 @@ DDP_INNER ddp_status ddpi_cuda_probe(int *count_out);
  * one pixel) the layout is the same as without. */
 DDP_INNER ddp_status ddpi_cuda_layout_create(ddp_device *device, const ddp_shape *shape, bool nhwc,
                                              ddp_dtype dtype, ddp_layout **layout_out);
+/* Behind the names of layouts and implementations: ":bf16", ":f16"; "" for f32. */
+const char *ddpi_cuda_type_mark(ddp_dtype dtype);
 /* Whether the elements of a 4-d tensor lie channels last: by layout, or because it is the same. */
 bool ddpi_cuda_is_nhwc(const ddp_layout *layout);
 /* Whether they lie row by row: by layout, or because it is the same. */

@@ -1,11 +1,12 @@
 /* cuda_layout.c - where the elements of a tensor lie on the GPU: row by row, or channels last.
  *
- * There are only these two, each in f32 or bf16, and no padding but the two bytes that fill up an
- * odd number of bf16. Import and export permute on the host, since they serve files and tests, and
- * wait for the main stream. Layouts do not change once made; any thread. */
+ * There are only these two, each in f32, bf16 or f16, and no padding but the two bytes that fill
+ * up an odd number of the latter. Import and export permute on the host, since they serve files and
+ * tests, and wait for the main stream. Layouts do not change once made; any thread. */
 #include <string.h>
 
 #include "ddp/bf16.h"
+#include "ddp/f16.h"
 #include "ddp/memory.h"
 #include "device/cuda/cuda_impl.h"
 
@@ -24,7 +25,7 @@ ddp_status ddpi_cuda_layout_create(ddp_device *device, const ddp_shape *shape, b
                                    ddp_dtype dtype, ddp_layout **layout_out)
 {
     cuda_layout *layout;
-    DDP_ASSERT(dtype == DDP_F32 || dtype == DDP_BF16);
+    DDP_ASSERT(dtype == DDP_F32 || dtype == DDP_BF16 || dtype == DDP_F16);
     DDP_TRY(DDP_ALLOC(layout, 1));
     layout->nhwc = nhwc && !same_order(shape);
     layout->base.device = device;
@@ -35,10 +36,14 @@ ddp_status ddpi_cuda_layout_create(ddp_device *device, const ddp_shape *shape, b
                          sizeof(float) * sizeof(float);
     layout->base.plain = !layout->nhwc && dtype == DDP_F32;
     strcpy(layout->base.name, layout->nhwc ? "nhwc" : "plain");
-    if (dtype == DDP_BF16)
-        strcat(layout->base.name, ":bf16");
+    strcat(layout->base.name, ddpi_cuda_type_mark(dtype));
     *layout_out = &layout->base;
     return DDP_OK;
+}
+
+const char *ddpi_cuda_type_mark(ddp_dtype dtype)
+{
+    return dtype == DDP_BF16 ? ":bf16" : dtype == DDP_F16 ? ":f16" : "";
 }
 
 bool ddpi_cuda_is_nhwc(const ddp_layout *layout)
@@ -74,14 +79,18 @@ static void put(const ddp_layout *layout, void *memory, size_t at, float value)
 {
     if (layout->dtype == DDP_BF16)
         ((uint16_t *)memory)[at] = ddp_bf16_of_f32(value);
+    else if (layout->dtype == DDP_F16)
+        ((uint16_t *)memory)[at] = ddp_f16_of_f32(value);
     else
         ((float *)memory)[at] = value;
 }
 
 static float get(const ddp_layout *layout, const void *memory, size_t at)
 {
-    return layout->dtype == DDP_BF16 ? ddp_f32_of_bf16(((const uint16_t *)memory)[at])
-                                     : ((const float *)memory)[at];
+    if (layout->dtype == DDP_F32)
+        return ((const float *)memory)[at];
+    const uint16_t bits = ((const uint16_t *)memory)[at];
+    return layout->dtype == DDP_BF16 ? ddp_f32_of_bf16(bits) : ddp_f32_of_f16(bits);
 }
 
 /* Moves every element between plain order and its place in `memory`, which is the layout's. */

@@ -1,9 +1,9 @@
 /* cuda_linear.c - fully connected layers over cuBLASLt.
  *
  * In the library's columns-first terms the result [n][out] is an out x n matrix: weights times
- * source, with bias and relu in the product's epilogue. With bf16 the weights (and the bias) are
- * rounded into scratch memory before each product; gradients of weights come back in f32. The
- * gradient of the bias is a kernel that also applies the relu's mask. */
+ * source, with bias and relu in the product's epilogue. With bf16 and f16 the weights (and the
+ * bias) are rounded into scratch memory before each product; gradients of weights come back in f32.
+ * The gradient of the bias is a kernel that also applies the relu's mask. */
 #include <stdio.h>
 
 #include "device/cuda/cuda_impl.h"
@@ -44,7 +44,7 @@ static ddp_status source(const linear_run *run, const void **src_out)
 static ddp_status rounded(const linear_run *run, const void *values, size_t at, int64_t count,
                           const void **values_out)
 {
-    const ddpi_k_cast_args args = {values, run->scratch + at, count, 1.0f, false};
+    const ddpi_k_cast_args args = {values, run->scratch + at, count, 1.0f, run->plan->dtype, false};
     *values_out = values;
     if (run->plan->dtype == DDP_F32)
         return DDP_OK;
@@ -162,14 +162,14 @@ static void make_scratch(linear_plan *plan)
     if (!plan->src.same)
         plan->src_at = ddpi_cuda_take(&bytes, ddpi_cuda_converted_bytes(&plan->src));
     plan->convert_at = ddpi_cuda_take(&bytes, ddpi_cuda_conversion_bytes(&plan->src));
-    if (plan->dtype == DDP_BF16) {
+    if (plan->dtype != DDP_F32) {
         plan->weights_at = ddpi_cuda_take(&bytes, (size_t)(plan->in * plan->out) * 2);
         plan->bias_at = ddpi_cuda_take(&bytes, (size_t)plan->out * 2);
     }
     work = largest(work, plan->backward_data.workspace_bytes);
     work = largest(work, plan->backward_weights.workspace_bytes);
     if (plan->base.base.desc.training && plan->bias)
-        work = largest(work, ddpi_k_bias_grad_bytes(plan->n, plan->out, plan->dtype == DDP_BF16));
+        work = largest(work, ddpi_k_bias_grad_bytes(plan->n, plan->out));
     plan->work_at = ddpi_cuda_take(&bytes, work);
     plan->base.base.scratch_bytes = bytes;
 }
@@ -184,15 +184,15 @@ static ddp_status fill(linear_plan *plan, ddpi_cuda_device *device)
     plan->in = weights.dims[1];
     plan->bias = op->desc.u.linear.bias;
     plan->relu = op->desc.u.linear.relu;
-    plan->dtype = op->desc.bf16 ? DDP_BF16 : DDP_F32;
+    plan->dtype = op->desc.compute;
     plan->src = ddpi_cuda_conversion_of(op->src, false, plan->dtype);
     plan->diff_src = ddpi_cuda_reversed(&plan->src);
     DDP_TRY(ddpi_cuda_layout_create(&device->base, &dst, false, plan->dtype, &op->dst));
     DDP_TRY(ddpi_cuda_layout_plain(&device->base, &weights, &op->weights));
     DDP_TRY(make_products(plan, device));
     make_scratch(plan);
-    snprintf(op->impl, sizeof op->impl, "cublaslt%s%s", op->desc.bf16 ? ":bf16" : "",
-             !op->desc.bf16 && device->base.opts.tf32 ? ":tf32" : "");
+    snprintf(op->impl, sizeof op->impl, "cublaslt%s%s", ddpi_cuda_type_mark(plan->dtype),
+             plan->dtype == DDP_F32 && device->base.opts.tf32 ? ":tf32" : "");
     return DDP_OK;
 }
 

@@ -9,7 +9,7 @@
 
 static cudaDataType_t type_of(ddp_dtype dtype)
 {
-    return dtype == DDP_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return dtype == DDP_BF16 ? CUDA_R_16BF : dtype == DDP_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
 #define SET(function, object, attribute, value)                                                    \

@@ -167,7 +167,7 @@ static ddp_status fill(norm_plan *plan)
     DDP_TRY(ddpi_cuda_layout_plain(op->device, &weights, &op->weights));
     plan->view = (ddpi_k_norm_view){.rows = ddp_shape_count(shape) / shape->dims[1],
                                     .channels = shape->dims[1],
-                                    .bf16 = op->src->dtype == DDP_BF16};
+                                    .dtype = op->src->dtype};
     plan->src = ddpi_cuda_conversion_of(op->src, true, op->src->dtype);
     plan->src2 = ddpi_cuda_conversion_of(op->desc.src2 != NULL ? op->desc.src2 : op->src, true,
                                          op->src->dtype);
@@ -199,6 +199,7 @@ static ddp_status softmax_run(ddpi_cuda_plan *plan, ddp_op_pass pass, ddp_stream
     const ddp_layout *src = plan->base.src;
     const ddpi_k_softmax_args kernel = {.logits = args->src,
                                         .diff = args->diff_src,
+                                        .diff_scale = args->diff_scale,
                                         .labels = args->labels,
                                         .labels2 = args->labels2,
                                         .mix = args->mix,
@@ -207,7 +208,7 @@ static ddp_status softmax_run(ddpi_cuda_plan *plan, ddp_op_pass pass, ddp_stream
                                         .n = src->shape.dims[0],
                                         .classes = src->shape.dims[1],
                                         .smoothing = plan->base.desc.u.xent.label_smoothing,
-                                        .bf16 = src->dtype == DDP_BF16};
+                                        .dtype = src->dtype};
     DDP_ASSERT(pass == DDP_PASS_FORWARD);
     return DDPI_CUDA_CHECK(ddpi_k_softmax(ddpi_cuda_stream(stream), &kernel));
 }

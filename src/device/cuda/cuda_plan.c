@@ -83,16 +83,12 @@ int64_t ddpi_cuda_count(const ddp_layout *layout)
 
 ddp_status ddpi_cuda_start_gradient(const ddpi_cuda_gradient *gradient, ddp_stream *stream)
 {
-    const bool bf16 = gradient->dtype == DDP_BF16;
     const int64_t count = gradient->rows * gradient->channels;
-    const ddpi_k_bias_grad_args sums = {gradient->diff_dst,
-                                        gradient->value,
-                                        gradient->diff_bias,
-                                        gradient->partials,
-                                        gradient->rows,
-                                        gradient->channels,
-                                        bf16};
-    const ddpi_k_relu_mask_args mask = {gradient->diff_dst, gradient->value, count, bf16};
+    const ddpi_k_bias_grad_args sums = {gradient->diff_dst, gradient->value, gradient->diff_bias,
+                                        gradient->partials, gradient->rows,  gradient->channels,
+                                        gradient->dtype};
+    const ddpi_k_relu_mask_args mask = {gradient->diff_dst, gradient->value, count,
+                                        gradient->dtype};
     if (gradient->diff_bias != NULL)
         return DDPI_CUDA_CHECK(ddpi_k_bias_grad(ddpi_cuda_stream(stream), &sums));
     if (gradient->value != NULL)

@@ -95,10 +95,11 @@ ddp_status ddpi_cuda_sum_squares(ddp_stream *stream, const float *src, size_t co
 
 /* ---- sums ---- */
 
-static ddp_status add(ddp_stream *stream, void *dst, const void *src, int64_t count, bool bf16)
+static ddp_status add(ddp_stream *stream, void *dst, const void *src, int64_t count,
+                      ddp_dtype dtype)
 {
     const ddpi_k_combine_args kernel = {
-        .dst = dst, .a = dst, .b = src, .count = count, .bf16 = bf16};
+        .dst = dst, .a = dst, .b = src, .count = count, .dtype = dtype};
     return DDPI_CUDA_CHECK(ddpi_k_combine(ddpi_cuda_stream(stream), &kernel));
 }
 
@@ -110,7 +111,7 @@ ddp_status ddpi_cuda_add(ddp_stream *stream, float *dst, const float *src, size_
 ddp_status ddpi_cuda_accumulate(ddp_stream *stream, const ddp_layout *layout, void *dst,
                                 const void *src)
 {
-    return add(stream, dst, src, ddpi_cuda_count(layout), layout->dtype == DDP_BF16);
+    return add(stream, dst, src, ddpi_cuda_count(layout), layout->dtype);
 }
 
 /* ---- types ---- */
@@ -118,14 +119,14 @@ ddp_status ddpi_cuda_accumulate(ddp_stream *stream, const ddp_layout *layout, vo
 ddp_status ddpi_cuda_to_bf16(ddp_stream *stream, uint16_t *dst, const float *src, size_t count,
                              double scale)
 {
-    const ddpi_k_cast_args kernel = {src, dst, (int64_t)count, (float)scale, false};
+    const ddpi_k_cast_args kernel = {src, dst, (int64_t)count, (float)scale, DDP_BF16, false};
     return DDPI_CUDA_CHECK(ddpi_k_cast(ddpi_cuda_stream(stream), &kernel));
 }
 
 ddp_status ddpi_cuda_from_bf16(ddp_stream *stream, float *dst, const uint16_t *src, size_t count,
                                double scale)
 {
-    const ddpi_k_cast_args kernel = {src, dst, (int64_t)count, (float)scale, true};
+    const ddpi_k_cast_args kernel = {src, dst, (int64_t)count, (float)scale, DDP_BF16, true};
     return DDPI_CUDA_CHECK(ddpi_k_cast(ddpi_cuda_stream(stream), &kernel));
 }
 

@@ -25,7 +25,7 @@ static ddp_status enqueue(const pool_plan *plan, ddp_stream *stream, const void 
                                              plan->shape.n,
                                              (int64_t)plan->shape.in_h * plan->shape.in_w,
                                              plan->shape.channels,
-                                             plan->shape.bf16};
+                                             plan->shape.dtype};
         return DDPI_CUDA_CHECK(forward ? ddpi_k_global_avg_forward(handle, &args)
                                        : ddpi_k_global_avg_backward(handle, &args));
     }
@@ -74,7 +74,7 @@ static void set_shape(pool_plan *plan, const ddp_shape *src, const ddp_shape *ds
                                      .pad_h = (int)pool->pad_h,
                                      .pad_w = (int)pool->pad_w,
                                      .maximum = pool->maximum,
-                                     .bf16 = plan->base.base.src->dtype == DDP_BF16};
+                                     .dtype = plan->base.base.src->dtype};
 }
 
 static ddp_status fill(pool_plan *plan, ddp_device *device)

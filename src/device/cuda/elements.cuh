@@ -1,9 +1,9 @@
-/* elements.cuh - what the kernels share: elements of f32 and bf16 in registers, sweeps over flat
+/* elements.cuh - what the kernels share: elements in registers, sweeps over flat
  * ranges, sums of a block's threads.
  *
  * A pack is up to 16 bytes of neighbouring elements, which a thread moves at once. Everything is
- * computed in f32 or double; bf16 is only how elements are stored. Sums of a block are made by a
- * tree of fixed shape, so that they have the same bits every time. */
+ * computed in f32 or double; bf16 and f16 are only how elements are stored. Sums of a block are
+ * made by a tree of fixed shape, so that they have the same bits every time. */
 #ifndef DDP_DEVICE_CUDA_ELEMENTS_CUH
 #define DDP_DEVICE_CUDA_ELEMENTS_CUH
 
@@ -11,6 +11,12 @@
 #include <string.h>
 
 #include "gpu.h"
+
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+#else
+#include "ddp/f16.h"
+#endif
 
 #include "device/cuda/kernels.h"
 
@@ -56,6 +62,40 @@ INNER void narrow(float value, bf16 *to)
     const uint32_t quiet = bits >> 16 | 0x40;
     *to = (bf16)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
 }
+
+/* IEEE's binary16, which nvcc converts by instructions. A type of its own, so that it is not taken
+ * for the other 16 bits. */
+struct f16 {
+    uint16_t bits;
+};
+
+#ifdef __CUDACC__
+INNER float widen(f16 value)
+{
+    return __half2float(__ushort_as_half(value.bits));
+}
+
+INNER void narrow(float value, f16 *to)
+{
+    to->bits = __half_as_ushort(__float2half_rn(value));
+}
+#else
+INNER float widen(f16 value)
+{
+    return ddp_f32_of_f16(value.bits);
+}
+
+INNER void narrow(float value, f16 *to)
+{
+    to->bits = ddp_f16_of_f32(value);
+}
+#endif
+
+/* launcher<the type of the elements>(...). */
+#define OF_TYPE(dtype, launcher, ...)                                                              \
+    ((dtype) == DDP_BF16  ? launcher<bf16>(__VA_ARGS__)                                            \
+     : (dtype) == DDP_F16 ? launcher<f16>(__VA_ARGS__)                                             \
+                          : launcher<float>(__VA_ARGS__))
 
 template <class E, int V> struct alignas(sizeof(E) * V) pack {
     E v[V];

@@ -42,7 +42,7 @@ __global__ void bias_gather(tiling t, const double *partials, float *diff_bias)
         diff_bias[gather_channel()] = (float)sum;
 }
 
-size_t ddpi_k_bias_grad_bytes(int64_t rows, int64_t channels, bool)
+size_t ddpi_k_bias_grad_bytes(int64_t rows, int64_t channels)
 {
     return partial_bytes(tiling_of(rows, channels, RUN, SUM_BLOCKS));
 }
@@ -63,7 +63,7 @@ template <class E> static cudaError_t bias_grad(cudaStream_t stream, const ddpi_
 
 cudaError_t ddpi_k_bias_grad(cudaStream_t stream, const ddpi_k_bias_grad_args *args)
 {
-    return args->bf16 ? bias_grad<bf16>(stream, *args) : bias_grad<float>(stream, *args);
+    return OF_TYPE(args->dtype, bias_grad, stream, *args);
 }
 
 /* ---- bias and relu ---- */
@@ -99,8 +99,7 @@ static cudaError_t launch_bias_relu(cudaStream_t stream, const ddpi_k_bias_relu_
 
 cudaError_t ddpi_k_bias_relu(cudaStream_t stream, const ddpi_k_bias_relu_args *args)
 {
-    return args->bf16 ? launch_bias_relu<bf16>(stream, *args)
-                      : launch_bias_relu<float>(stream, *args);
+    return OF_TYPE(args->dtype, launch_bias_relu, stream, *args);
 }
 
 /* ---- averages of all pixels ---- */
@@ -167,12 +166,10 @@ static cudaError_t global_avg(cudaStream_t stream, const ddpi_k_global_avg_args 
 
 cudaError_t ddpi_k_global_avg_forward(cudaStream_t stream, const ddpi_k_global_avg_args *args)
 {
-    return args->bf16 ? global_avg<bf16>(stream, *args, true)
-                      : global_avg<float>(stream, *args, true);
+    return OF_TYPE(args->dtype, global_avg, stream, *args, true);
 }
 
 cudaError_t ddpi_k_global_avg_backward(cudaStream_t stream, const ddpi_k_global_avg_args *args)
 {
-    return args->bf16 ? global_avg<bf16>(stream, *args, false)
-                      : global_avg<float>(stream, *args, false);
+    return OF_TYPE(args->dtype, global_avg, stream, *args, false);
 }

@@ -66,10 +66,14 @@ template <class E> __global__ void dropout(ddpi_k_dropout_args a)
     }
 }
 
+template <class E>
+static cudaError_t launch_dropout(cudaStream_t stream, const ddpi_k_dropout_args &a)
+{
+    const unsigned blocks = blocks_for(a.n * ceil_div(a.channels * a.pixels, 4), MOST_BLOCKS);
+    return GPU_LAUNCH(dropout<E>, blocks, BLOCK, 0, stream, a);
+}
+
 cudaError_t ddpi_k_dropout(cudaStream_t stream, const ddpi_k_dropout_args *args)
 {
-    const unsigned blocks =
-        blocks_for(args->n * ceil_div(args->channels * args->pixels, 4), MOST_BLOCKS);
-    return args->bf16 ? GPU_LAUNCH(dropout<bf16>, blocks, BLOCK, 0, stream, *args)
-                      : GPU_LAUNCH(dropout<float>, blocks, BLOCK, 0, stream, *args);
+    return OF_TYPE(args->dtype, launch_dropout, stream, *args);
 }

@@ -50,7 +50,7 @@ cudaError_t ddpi_k_combine(cudaStream_t stream, const ddpi_k_combine_args *args)
 {
     if (args->count == 0)
         return cudaSuccess;
-    return args->bf16 ? launch_combine<bf16>(stream, *args) : launch_combine<float>(stream, *args);
+    return OF_TYPE(args->dtype, launch_combine, stream, *args);
 }
 
 cudaError_t ddpi_k_relu_mask(cudaStream_t stream, const ddpi_k_relu_mask_args *args)
@@ -60,7 +60,7 @@ cudaError_t ddpi_k_relu_mask(cudaStream_t stream, const ddpi_k_relu_mask_args *a
     c.a = args->diff;
     c.value = args->value;
     c.count = args->count;
-    c.bf16 = args->bf16;
+    c.dtype = args->dtype;
     return ddpi_k_combine(stream, &c);
 }
 
@@ -88,16 +88,16 @@ template <class S, class D> __global__ void cast(sweep s, const void *src, void 
     sweep_range<4>(s, step);
 }
 
+template <class E> static cudaError_t launch_cast(cudaStream_t stream, const ddpi_k_cast_args &a)
+{
+    const sweep s = {a.count, 0, (uintptr_t)a.src % 16 == 0 && (uintptr_t)a.dst % 16 == 0};
+    const unsigned blocks = blocks_for(s.packs ? a.count / 4 : a.count, MOST_BLOCKS);
+    if (a.widen)
+        return GPU_LAUNCH((cast<E, float>), blocks, BLOCK, 0, stream, s, a.src, a.dst, a.scale);
+    return GPU_LAUNCH((cast<float, E>), blocks, BLOCK, 0, stream, s, a.src, a.dst, a.scale);
+}
+
 cudaError_t ddpi_k_cast(cudaStream_t stream, const ddpi_k_cast_args *args)
 {
-    if (args->count == 0)
-        return cudaSuccess;
-    const sweep s = {args->count, 0,
-                     (uintptr_t)args->src % 16 == 0 && (uintptr_t)args->dst % 16 == 0};
-    const unsigned blocks = blocks_for(s.packs ? args->count / 4 : args->count, MOST_BLOCKS);
-    if (args->widen)
-        return GPU_LAUNCH((cast<bf16, float>), blocks, BLOCK, 0, stream, s, args->src, args->dst,
-                          args->scale);
-    return GPU_LAUNCH((cast<float, bf16>), blocks, BLOCK, 0, stream, s, args->src, args->dst,
-                      args->scale);
+    return args->count > 0 ? OF_TYPE(args->dtype, launch_cast, stream, *args) : cudaSuccess;
 }

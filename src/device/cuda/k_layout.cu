@@ -75,14 +75,22 @@ static cudaError_t convert(cudaStream_t stream, const ddpi_k_images &a, bool to_
                       rows, columns);
 }
 
+template <class E> static cudaError_t to_last(cudaStream_t stream, const ddpi_k_images &a)
+{
+    return convert<float, E>(stream, a, true);
+}
+
+template <class E> static cudaError_t from_last(cudaStream_t stream, const ddpi_k_images &a)
+{
+    return convert<E, float>(stream, a, false);
+}
+
 cudaError_t ddpi_k_nchw_to_nhwc(cudaStream_t stream, const ddpi_k_images *args)
 {
-    return args->bf16 ? convert<float, bf16>(stream, *args, true)
-                      : convert<float, float>(stream, *args, true);
+    return OF_TYPE(args->dtype, to_last, stream, *args);
 }
 
 cudaError_t ddpi_k_nhwc_to_nchw(cudaStream_t stream, const ddpi_k_images *args)
 {
-    return args->bf16 ? convert<bf16, float>(stream, *args, false)
-                      : convert<float, float>(stream, *args, false);
+    return OF_TYPE(args->dtype, from_last, stream, *args);
 }

@@ -159,8 +159,7 @@ static cudaError_t launch_statistics(cudaStream_t stream, const ddpi_k_norm_stat
 
 cudaError_t ddpi_k_norm_statistics(cudaStream_t stream, const ddpi_k_norm_statistics_args *args)
 {
-    return args->view.bf16 ? launch_statistics<bf16>(stream, *args)
-                           : launch_statistics<float>(stream, *args);
+    return OF_TYPE(args->view.dtype, launch_statistics, stream, *args);
 }
 
 /* ---- factors of a channel ---- */
@@ -247,8 +246,7 @@ static cudaError_t launch_forward(cudaStream_t stream, const ddpi_k_norm_forward
 
 cudaError_t ddpi_k_norm_forward(cudaStream_t stream, const ddpi_k_norm_forward_args *args)
 {
-    return args->view.bf16 ? launch_forward<bf16>(stream, *args)
-                           : launch_forward<float>(stream, *args);
+    return OF_TYPE(args->view.dtype, launch_forward, stream, *args);
 }
 
 /* ---- backward: sums ---- */
@@ -333,8 +331,7 @@ static cudaError_t launch_reduce(cudaStream_t stream, const ddpi_k_norm_reduce_a
 
 cudaError_t ddpi_k_norm_reduce(cudaStream_t stream, const ddpi_k_norm_reduce_args *args)
 {
-    return args->view.bf16 ? launch_reduce<bf16>(stream, *args)
-                           : launch_reduce<float>(stream, *args);
+    return OF_TYPE(args->view.dtype, launch_reduce, stream, *args);
 }
 
 /* ---- backward: gradient of src ---- */
@@ -378,8 +375,7 @@ static cudaError_t launch_spread(cudaStream_t stream, const ddpi_k_norm_spread_a
 
 cudaError_t ddpi_k_norm_spread(cudaStream_t stream, const ddpi_k_norm_spread_args *args)
 {
-    return args->view.bf16 ? launch_spread<bf16>(stream, *args)
-                           : launch_spread<float>(stream, *args);
+    return OF_TYPE(args->view.dtype, launch_spread, stream, *args);
 }
 
 /* ---- running statistics ---- */

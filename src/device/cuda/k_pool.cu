@@ -184,21 +184,20 @@ static cudaError_t launch(cudaStream_t stream, const ddpi_k_pool_args &a, bool f
     return GPU_LAUNCH((average_backward<E, V>), grid, BLOCK, 0, stream, a, count);
 }
 
+template <class E>
 static cudaError_t launch_any(cudaStream_t stream, const ddpi_k_pool_args &a, bool forward)
 {
-    if (a.bf16)
-        return a.channels % 8 == 0 ? launch<bf16, 8>(stream, a, forward)
-                                   : launch<bf16, 1>(stream, a, forward);
-    return a.channels % 4 == 0 ? launch<float, 4>(stream, a, forward)
-                               : launch<float, 1>(stream, a, forward);
+    constexpr int wide = 16 / sizeof(E);
+    return a.channels % wide == 0 ? launch<E, wide>(stream, a, forward)
+                                  : launch<E, 1>(stream, a, forward);
 }
 
 cudaError_t ddpi_k_pool_forward(cudaStream_t stream, const ddpi_k_pool_args *args)
 {
-    return launch_any(stream, *args, true);
+    return OF_TYPE(args->dtype, launch_any, stream, *args, true);
 }
 
 cudaError_t ddpi_k_pool_backward(cudaStream_t stream, const ddpi_k_pool_args *args)
 {
-    return launch_any(stream, *args, false);
+    return OF_TYPE(args->dtype, launch_any, stream, *args, false);
 }

@@ -103,12 +103,13 @@ template <class E> INNER void softmax_row(const ddpi_k_softmax_args &a, int64_t 
     }
     sum = over_block<add_up>(sum, room);
     shifted = over_block<add_up>(shifted, room);
+    const double scale = a.diff_scale != NULL ? (double)*a.diff_scale : 1;
     if (threadIdx.x == 0)
         a.partials[row] = row_loss<E>(a, first, t, most, sum, shifted);
     for (int64_t c = threadIdx.x; a.diff != NULL && c < a.classes; c += blockDim.x) {
         const double g = exp(logit<E>(a, first + c) - most) / sum - t.even -
                          (c == t.label ? t.hot : 0) - (c == t.label2 ? t.hot2 : 0);
-        narrow((float)g, (E *)a.diff + first + c);
+        narrow((float)(scale * g), (E *)a.diff + first + c);
     }
 }
 
@@ -135,13 +136,15 @@ size_t ddpi_k_softmax_bytes(int64_t n)
     return (size_t)n * sizeof(double);
 }
 
+template <class E>
+static cudaError_t launch_softmax(cudaStream_t stream, const ddpi_k_softmax_args &a)
+{
+    return GPU_LAUNCH(softmax<E>, rows_grid(a.n), threads_for(a.classes), 0, stream, a);
+}
+
 cudaError_t ddpi_k_softmax(cudaStream_t stream, const ddpi_k_softmax_args *args)
 {
-    const unsigned blocks = rows_grid(args->n);
-    const unsigned threads = threads_for(args->classes);
-    const cudaError_t error = args->bf16
-                                  ? GPU_LAUNCH(softmax<bf16>, blocks, threads, 0, stream, *args)
-                                  : GPU_LAUNCH(softmax<float>, blocks, threads, 0, stream, *args);
+    const cudaError_t error = OF_TYPE(args->dtype, launch_softmax, stream, *args);
     if (error != cudaSuccess)
         return error;
     return GPU_LAUNCH(add_losses, 1, BLOCK, 0, stream, args->partials, args->n, args->loss);

@@ -2,8 +2,8 @@
  *
  * A launcher checks nothing, allocates nothing and waits for nothing: it cuts the work into blocks
  * as a function of the shape alone, so that a result has the same bits on every device, and returns
- * what the launch returned. All pointers are device memory. Elements are f32, or bf16 where the
- * struct says so; `rows` of `channels` elements are images with the channels last.
+ * what the launch returned. All pointers are device memory. Elements are f32 unless
+ * dtype says bf16 or f16; `rows` of `channels` elements are images with the channels last.
  *
  * Sums are made in two stages: blocks leave partial sums in `partials`, which a second kernel adds
  * in a fixed order. Partials are scratch memory of the size that the function beside the launcher
@@ -16,31 +16,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ddp/base.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* ---- layouts and types (k_layout.cu) ---- */
 
-/* Images between [n][channels][pixels] in f32 and [n][pixels][channels]; bf16: the type of the
- * latter. */
+/* Images between [n][channels][pixels] in f32 and [n][pixels][channels]; dtype: of the latter. */
 typedef struct ddpi_k_images {
     const void *src;
     void *dst;
     int64_t n, channels, pixels;
-    bool bf16;
+    ddp_dtype dtype;
 } ddpi_k_images;
 
 cudaError_t ddpi_k_nchw_to_nhwc(cudaStream_t stream, const ddpi_k_images *args);
 cudaError_t ddpi_k_nhwc_to_nchw(cudaStream_t stream, const ddpi_k_images *args);
 
-/* dst[i] = scale * src[i], from f32 to bf16 (rounded to the nearest, ties to even; a NaN stays one)
- * or, with widen, from bf16 to f32. */
+/* dst[i] = scale * src[i], from f32 to dtype (rounded to the nearest, ties to even; a NaN stays
+ * one) or, with widen, from dtype, which is not f32, to f32. */
 typedef struct ddpi_k_cast_args {
     const void *src;
     void *dst;
     int64_t count;
     float scale;
+    ddp_dtype dtype;
     bool widen;
 } ddpi_k_cast_args;
 
@@ -55,7 +57,8 @@ typedef struct ddpi_k_combine_args {
     void *copies[2];
     const void *a, *b, *value;
     int64_t count;
-    bool bf16, relu;
+    ddp_dtype dtype;
+    bool relu;
 } ddpi_k_combine_args;
 
 cudaError_t ddpi_k_combine(cudaStream_t stream, const ddpi_k_combine_args *args);
@@ -65,7 +68,7 @@ typedef struct ddpi_k_relu_mask_args {
     void *diff;
     const void *value;
     int64_t count;
-    bool bf16;
+    ddp_dtype dtype;
 } ddpi_k_relu_mask_args;
 
 cudaError_t ddpi_k_relu_mask(cudaStream_t stream, const ddpi_k_relu_mask_args *args);
@@ -75,7 +78,8 @@ typedef struct ddpi_k_bias_relu_args {
     void *dst;
     const float *bias;
     int64_t rows, channels;
-    bool bf16, relu;
+    ddp_dtype dtype;
+    bool relu;
 } ddpi_k_bias_relu_args;
 
 cudaError_t ddpi_k_bias_relu(cudaStream_t stream, const ddpi_k_bias_relu_args *args);
@@ -85,7 +89,7 @@ typedef struct ddpi_k_global_avg_args {
     const void *from; /* src, or diff_dst */
     void *to;         /* dst, or diff_src */
     int64_t n, pixels, channels;
-    bool bf16;
+    ddp_dtype dtype;
 } ddpi_k_global_avg_args;
 
 cudaError_t ddpi_k_global_avg_forward(cudaStream_t stream, const ddpi_k_global_avg_args *args);
@@ -102,7 +106,8 @@ typedef struct ddpi_k_pool_args {
     int64_t n;
     int channels, in_h, in_w, out_h, out_w;
     int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
-    bool maximum, bf16;
+    ddp_dtype dtype;
+    bool maximum;
 } ddpi_k_pool_args;
 
 cudaError_t ddpi_k_pool_forward(cudaStream_t stream, const ddpi_k_pool_args *args);
@@ -118,17 +123,17 @@ typedef struct ddpi_k_bias_grad_args {
     float *diff_bias;
     double *partials;
     int64_t rows, channels;
-    bool bf16;
+    ddp_dtype dtype;
 } ddpi_k_bias_grad_args;
 
-size_t ddpi_k_bias_grad_bytes(int64_t rows, int64_t channels, bool bf16);
+size_t ddpi_k_bias_grad_bytes(int64_t rows, int64_t channels);
 cudaError_t ddpi_k_bias_grad(cudaStream_t stream, const ddpi_k_bias_grad_args *args);
 
 /* ---- batch normalisation (k_norm.cu) ---- */
 
 typedef struct ddpi_k_norm_view {
     int64_t rows, channels;
-    bool bf16;
+    ddp_dtype dtype;
 } ddpi_k_norm_view;
 
 /* Partials of statistics and of the gradients' sums. */
@@ -211,7 +216,8 @@ typedef struct ddpi_k_dropout_args {
     int64_t n, channels, pixels; /* of a sample in plain order */
     uint64_t threshold;          /* 32-bit draws below it drop */
     float scale;
-    bool channels_last, bf16;
+    ddp_dtype dtype;
+    bool channels_last;
     ddpi_k_dropout_draw draw;
 } ddpi_k_dropout_args;
 
@@ -221,13 +227,14 @@ cudaError_t ddpi_k_dropout(cudaStream_t stream, const ddpi_k_dropout_args *args)
 
 typedef struct ddpi_k_softmax_args {
     const void *logits;
-    void *diff; /* may be NULL; of the logits' type */
+    void *diff;              /* may be NULL; of the logits' type */
+    const float *diff_scale; /* of diff; NULL: 1 */
     const int32_t *labels, *labels2;
     const float *mix;
     double *loss, *partials;
     int64_t n, classes;
     double smoothing;
-    bool bf16;
+    ddp_dtype dtype;
 } ddpi_k_softmax_args;
 
 size_t ddpi_k_softmax_bytes(int64_t n);
