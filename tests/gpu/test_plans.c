@@ -133,7 +133,7 @@ static void measured_choices_compute_the_same(void **state)
     const devices *d = *state;
     int asked = 0;
     ddp_device_opts opts = DDP_DEVICE_OPTS_DEFAULTS;
-    opts.tune = opts.deterministic = true;
+    opts.tune = true;
     opts.choose = choose_last;
     opts.choose_arg = &asked;
     ddp_device *gpu = gpu_open_with(&opts);
