@@ -16,7 +16,7 @@
 # nothing: it shows that all of this works, in small sizes, on tests/simcuda.
 . "$(dirname "$0")/lib.sh"
 
-peer= python=python3 ranks=1 steps= simulator= output=/dev/stdout configs= precisions="fp32 tf32 bf16"
+peer= python=python3 ranks=1 steps= simulator= output= configs= precisions="fp32 tf32 bf16"
 while [ $# -gt 0 ]; do
     case $1 in
         --peer) peer=$2; shift 2 ;;
@@ -60,9 +60,8 @@ precision_of() { # NAME
     esac
 }
 
-launch() {
-    if [ "$ranks" -gt 1 ]; then mpirun -np "$ranks" "$@"; else "$@"; fi
-}
+launcher=()
+[ "$ranks" -eq 1 ] || launcher=(mpirun -np "$ranks")
 
 # ---- memory, as nvidia-smi sees it ----
 
@@ -123,7 +122,7 @@ ours() { # KEY MODEL BATCH PRECISION GRAPH
     options+=(--model "$2" --dataset synthetic --device cuda --batch-size "$3" --lr 0.01 --epochs 1000000
         --eval-every 0 --quiet)
     rm -rf "$work/run"
-    with_memory "$work/$key.memory" launch "$program" "${options[@]}" --max-steps "$steps" --run-dir "$work/run" \
+    with_memory "$work/$key.memory" ${launcher[@]+"${launcher[@]}"} "$program" "${options[@]}" --max-steps "$steps" --run-dir "$work/run" \
         >"$work/out" 2>&1 || { echo "gpu.sh: $key failed: $(tail -n 3 "$work/out")" >&2; failed=1; return 0; }
     summary_field "$metrics" images_per_s >"$work/$key.rate"
     phase "$metrics" step >"$work/$key.step"
@@ -133,7 +132,7 @@ ours() { # KEY MODEL BATCH PRECISION GRAPH
     device=$(sed -n 's/.*"device": "\(.*\)",*/\1/p' "$work/run/environment.json")
     library=$(sed -n 's/.*"gradients": "\(.*\)",*/\1/p' "$work/run/environment.json")
     rm -rf "$work/run"
-    measure_gaps "$key" launch "$program" "${options[@]}" --max-steps 20 --run-dir "$work/run"
+    measure_gaps "$key" ${launcher[@]+"${launcher[@]}"} "$program" "${options[@]}" --max-steps 20 --run-dir "$work/run"
 }
 
 theirs() { # KEY MODEL BATCH PRECISION OPTION...
@@ -172,8 +171,8 @@ row() { # MODEL BATCH PRECISION GRAPH
         ratio=$(awk "BEGIN { printf \"%.2f\", $(cat "$work/$key.rate") / $(cat "$work/$other-best.rate") }")
     fi
     if [ -s "$work/$key.memory" ] && [ -s "$work/$other-best.memory" ]; then
-        memory=$(awk "BEGIN { m = $(tail -n 1 "$work/$other-best.memory"); print m > 0 ?
-            sprintf(\"%.2f\", $(tail -n 1 "$work/$key.memory") / m) : \"-\" }")
+        memory=$(paste "$work/$key.memory" "$work/$other-best.memory" |
+            awk '{ if ($2 > 0) printf "%.2f", $1 / $2; else printf "-" }')
     fi
     [ ! -s "$work/$key.gaps" ] || gaps=$(sed 's| | / |' "$work/$key.gaps")
     echo "| $1 | $2 | $3 | $4 | $(cell "$key.rate" %.0f) | $(cell "$key.step" %.3f) | $(cell "$key.busy" %.2f) |" \
@@ -197,6 +196,7 @@ headline() {
     echo
 }
 
+[ -z "$output" ] || exec >"$output"
 failed= device= library=
 for config in $configs; do
     IFS=: read -r model batch <<<"$config"
@@ -210,16 +210,14 @@ for config in $configs; do
         choose_best "$key"
     done
 done
-{
-    headline
-    echo "| model | batch | precision | graph | images/s | ms a step | on GPU | of peak | MiB | gaps, us: longest / p99 |" \
-        "PyTorch plain | fastest | way | ratio | MiB | ratio |"
-    echo "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
-    for config in $configs; do
-        IFS=: read -r model batch <<<"$config"
-        for precision in $precisions; do
-            for graph in $graphs; do row "$model" "$batch" "$precision" "$graph"; done
-        done
+headline
+echo "| model | batch | precision | graph | images/s | ms a step | on GPU | of peak | MiB | gaps, us: longest / p99 |" \
+    "PyTorch plain | fastest | way | ratio | MiB | ratio |"
+echo "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+for config in $configs; do
+    IFS=: read -r model batch <<<"$config"
+    for precision in $precisions; do
+        for graph in $graphs; do row "$model" "$batch" "$precision" "$graph"; done
     done
-} >"$output"
+done
 [ -z "$failed" ]

@@ -57,6 +57,7 @@ failed=()
 # ---- what is here ----
 
 missing=()
+parts=()
 lacks() { missing+=("$(printf '%-22s looked for %s' "$1" "$2")"); }
 finds() { printf '  %-14s %s\n' "$1" "$2"; }
 
@@ -73,8 +74,7 @@ END
 }
 
 find_cuda_folders() {
-    local nvcc
-    sites=$(site_folders)
+    local nvcc folder site
     folders=()
     for folder in "${CUDA_ROOT:-}" "${CUDNN_ROOT:-}" "${NCCL_ROOT:-}" "${CUDA_HOME:-}"; do
         [ -z "$folder" ] || folders+=("$folder")
@@ -84,7 +84,7 @@ find_cuda_folders() {
     folders+=(/usr/local/cuda /usr/local/cuda-*/ /usr)
     while IFS= read -r site; do
         [ -z "$site" ] || folders+=("$site"/nvidia/*/)
-    done <<<"$sites"
+    done <<<"$(site_folders)"
 }
 
 # in_folders PATTERN...: the first file that one of CUDA's folders has.
@@ -100,25 +100,29 @@ in_folders() {
     return 1
 }
 
+# What is found here is what the build is given: it would take wheels before the toolkit, of whatever version.
 look_for_cuda() {
-    local part file where
+    local part name header library file where
     find_cuda_folders
     where="$(printf '%s ' "${folders[@]}")(CUDA_ROOT, CUDNN_ROOT, NCCL_ROOT, wheels of $python)"
-    for part in cuda_runtime_api.h cublasLt.h cudnn.h nccl.h; do
-        if file=$(in_folders "include/$part" "include/x86_64-linux-gnu/$part"); then
-            finds "$part" "$file"
+    for part in CUDART:cuda_runtime_api.h:libcudart CUBLASLT:cublasLt.h:libcublasLt CUDNN:cudnn.h:libcudnn \
+        NCCL:nccl.h:libnccl; do
+        IFS=: read -r name header library <<<"$part"
+        if file=$(in_folders "include/$header" "include/$(uname -m)-linux-gnu/$header"); then
+            finds "$header" "$file"
+            parts+=("-DDDP_${name}_INCLUDE=$(dirname "$file")")
         else
-            lacks "$part" "$where"
+            lacks "$header" "$where"
+        fi
+        [ -z "$simulator" ] || continue
+        if file=$(in_folders "lib64/$library.so*" "lib/$library.so*" "lib/$(uname -m)-linux-gnu/$library.so*"); then
+            finds "$library" "$file"
+            parts+=("-DDDP_${name}_LIBRARY=$file")
+        else
+            lacks "$library" "$where"
         fi
     done
     [ -z "$simulator" ] || return 0
-    for part in libcudart libcublasLt libcudnn libnccl; do
-        if file=$(in_folders "lib64/$part.so*" "lib/$part.so*" "lib/x86_64-linux-gnu/$part.so*"); then
-            finds "$part" "$file"
-        else
-            lacks "$part" "$where"
-        fi
-    done
     if nvcc=$(in_folders bin/nvcc); then finds nvcc "$nvcc"; else lacks nvcc "bin/ of $where"; fi
     if gpu=$(nvidia-smi -L 2>/dev/null | grep '^GPU'); then
         finds GPU "$(head -n 1 <<<"$gpu") ($(wc -l <<<"$gpu") in all)"
@@ -236,7 +240,7 @@ skipped() { report+=("$(printf '%-20s skipped         %s' "$1" "$2")"); }
 
 configure() {
     local options=(-DCMAKE_BUILD_TYPE=Release -DDDP_PACK=off -DDDP_BENCHMARKS=off)
-    options+=(-DDDP_MPI=$([ -n "$mpi" ] && echo on || echo off) "-DDDP_CUDA_WHEELS=${sites//$'\n'/;}")
+    options+=(-DDDP_MPI=$([ -n "$mpi" ] && echo on || echo off) "${parts[@]}")
     [ -z "$mpi" ] || options+=("-DMPI_HOME=$mpi")
     command -v ninja >/dev/null && options+=(-G Ninja)
     if [ -n "$simulator" ]; then
@@ -244,9 +248,6 @@ configure() {
     else
         options+=(-DDDP_CUDA=on -DDDP_GPU_TESTS=on "-DDDP_NVCC=$nvcc")
     fi
-    for name in CUDA_ROOT CUDNN_ROOT NCCL_ROOT; do
-        [ -z "${!name:-}" ] || options+=("-D$name=${!name}")
-    done
     cmake -S "$root" -B "$build" "${options[@]}"
 }
 
@@ -312,7 +313,7 @@ measure() {
 }
 
 checks() {
-    if [ -n "$built" ]; then
+    if [ -n "$built" ] && [ -n "$simulator" ]; then
         skipped suite "part of the tests of $build"
     else
         part suite suite
