@@ -44,7 +44,7 @@ breaks() {
     unset CUSIM_FAIL
 }
 breaks cudaMalloc@rank1:9 "are not to be had on GPU 1"
-breaks cudnnConvolutionForward@rank0:7 cudnnConvolutionForward
+breaks cudnnConvolutionBackwardFilter@rank0:4 cudnnConvolutionBackwardFilter
 breaks kernel@rank1:60 "illegal memory access"
 breaks cudaGetDeviceCount "option --device cuda"
 finish
