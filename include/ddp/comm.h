@@ -179,6 +179,21 @@ DDP_API void ddp_comm_on_failure(ddp_comm *comm, void (*fn)(void *arg, const cha
                                  void *arg);
 /* Any thread. What this rank is doing, for the others' messages. phase is a literal. */
 DDP_API void ddp_comm_note(ddp_comm *comm, int64_t step, const char *phase);
+/* One of a rank's last works. Times as ddp_now_ns(); 0: not yet. */
+enum { DDP_WORK_RECORDS = 256 };
+typedef struct ddp_work_record {
+    uint64_t seq;
+    const char *kind, *what;
+    int64_t bytes, step, submit_ns, start_ns, end_ns;
+    int bucket;
+} ddp_work_record;
+/* Any thread. This rank's last works, oldest first; returns how many. */
+DDP_API int ddp_comm_records(const ddp_comm *comm, ddp_work_record records_out[DDP_WORK_RECORDS]);
+/* Any thread. Why the communicator has failed; "" if it has not. True if this rank is the one that
+ * says it. */
+DDP_API bool ddp_comm_cause(const ddp_comm *comm, char *text, size_t text_bytes);
+/* Any thread. What a rank of this node is doing, or was when it died, in a line; false: unknown. */
+DDP_API bool ddp_comm_describe(const ddp_comm *comm, int rank, char *text, size_t text_bytes);
 /* Local. Bytes that this rank has sent to other nodes or through messages, for benchmarks. */
 DDP_API uint64_t ddp_comm_bytes_sent(const ddp_comm *comm);
 

@@ -70,6 +70,8 @@ DDP_API const ddp_rank_ctx *ddp_rank_ctx_get(void);
 DDP_API __attribute__((noreturn)) void ddp_fatal(const char *fmt, ...) DDP_PRINTF(1, 2);
 /* Any thread. As ddp_fatal, but prints nothing: somebody else has said the cause already. */
 DDP_API __attribute__((noreturn)) void ddp_fatal_quiet(void);
+/* Local. Whether the calling thread is on the fatal path, in its hook. */
+DDP_API bool ddp_is_leaving(void);
 /* Any thread. Leaves at once with this exit status, without a word: a rank that goes without
  * telling anybody, for rehearsals. */
 DDP_API __attribute__((noreturn)) void ddp_vanish(int code);

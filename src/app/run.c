@@ -138,8 +138,10 @@ static void on_fatal(void *arg, const char *cause)
     ddp_debug("failed: %s", cause);
     ddpi_run_write_status(run, "failed");
     ddp_comm_fail(run->comm, cause);
+    ddpi_run_write_failure(run);
     if (run->world > 1)
         ddp_sleep_ns(LAST_WORDS_NS);
+    ddpi_run_merge_failure(run);
 }
 
 /* Statuses that every rank gets from the same numbers, without having to agree. */

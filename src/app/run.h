@@ -184,6 +184,10 @@ const char *ddpi_run_status_word(const ddpi_run *run);
 /* Writes the run directory's status file, if there is a directory. Any rank may say "failed": it
  * may be rank 0 that is gone. */
 void ddpi_run_write_status(const ddpi_run *run, const char *word);
+/* The process is about to end for a failure: this rank's last works, as a file; and, by the rank
+ * that has said the cause, a page of all ranks (run_failure.c). */
+void ddpi_run_write_failure(const ddpi_run *run);
+void ddpi_run_merge_failure(const ddpi_run *run);
 /* Rank 0's path of a file in the run directory. */
 DDP_INNER ddp_status ddpi_run_path(const ddpi_run *run, const char *name, char path[PATH_MAX]);
 /* Writes environment.json; rank 0 calls it. */

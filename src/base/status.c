@@ -169,6 +169,11 @@ void ddp_fatal_quiet(void)
     _exit(1);
 }
 
+bool ddp_is_leaving(void)
+{
+    return leaving;
+}
+
 void ddp_vanish(int code)
 {
     _exit(code);

@@ -148,9 +148,11 @@ ddp_status ddp_comm_submit(ddp_comm *comm, const ddp_coll *coll, ddp_work *work)
         __atomic_store_n(&work->done, 1, __ATOMIC_RELEASE);
         return status;
     }
-    work->seq = comm->next_seq++;
+    work->seq = comm->next_seq;
     work->deadline_ns = ddp_deadline_after_ms(comm->opts.timeout_ms);
     work->stage = route_of(comm, &work->coll);
+    ddpi_ring_begin(&comm->ring, work, __atomic_load_n(&comm->step, __ATOMIC_RELAXED));
+    __atomic_store_n(&comm->next_seq, work->seq + 1, __ATOMIC_RELEASE);
     /* Where a watchdog does not see all ranks, it must not guess who is late: the engine asks, or
      * who waits finds out. */
     ddp_work watched = *work;
@@ -374,6 +376,7 @@ const char *ddp_comm_library(const ddp_comm *comm)
 
 void ddp_comm_note(ddp_comm *comm, int64_t step, const char *phase)
 {
+    __atomic_store_n(&comm->step, step, __ATOMIC_RELAXED);
     if (comm->side != NULL)
         ddpi_side_note(comm->side, step, phase);
 }

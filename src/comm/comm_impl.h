@@ -12,6 +12,7 @@
 
 #include "comm/engine.h"
 #include "comm/lane.h"
+#include "comm/ring.h"
 #include "comm/shm_group.h"
 #include "comm/side.h"
 #include "comm/watchdog.h"
@@ -65,13 +66,15 @@ struct ddp_comm {
     int rank, world, node_rank, node_size, node, node_count;
     char host[DDPI_SIDE_HOST_BYTES];
     char library[128];
-    uint64_t next_seq;
+    uint64_t next_seq;     /* __atomic; written by the rank's thread */
     ddpi_shm_group *group; /* NULL: the ranks do not all share memory */
     ddpi_engine *engine;   /* NULL: a world of one */
     ddpi_side *side;       /* the two are NULL in a world of one */
     ddpi_watchdog *watchdog;
     ddpi_net *net; /* of a node's first rank, where there are several nodes; may be NULL there */
     ddpi_board *board;
+    ddpi_ring ring; /* of the last works */
+    int64_t step;   /* __atomic; of the last note */
     ddpi_segment *segments;
     ddpi_lane *lane;   /* NULL: host memory only */
     int windows;       /* segments that the group knows */

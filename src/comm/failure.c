@@ -103,7 +103,7 @@ static bool claim(ddp_comm *comm, ddp_status *status, char *text)
 
 static void leave_if_asked(const ddp_comm *comm, bool first)
 {
-    if (!comm->opts.exit_on_failure)
+    if (!comm->opts.exit_on_failure || ddp_is_leaving())
         return;
     if (first && !__atomic_load_n(&comm->heard, __ATOMIC_ACQUIRE))
         ddp_fatal("%s", comm->cause);

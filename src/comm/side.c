@@ -206,8 +206,7 @@ bool ddpi_side_cause(const ddpi_side *side, char *text, int *rank_out)
     return true;
 }
 
-char *ddpi_side_work_format(int kind, uint64_t seq, const char *what, int bucket, char *text,
-                            size_t text_bytes)
+const char *ddpi_side_kind_name(int kind)
 {
     static const char *const names[] = {
         [DDP_COLL_BARRIER] = "barrier",     [DDP_COLL_BROADCAST] = "broadcast",
@@ -215,8 +214,15 @@ char *ddpi_side_work_format(int kind, uint64_t seq, const char *what, int bucket
         [DDP_COLL_PUBLISH] = "publish",     [DDP_COLL_REDUCE_OWNED] = "reduce_owned",
         [DDP_COLL_ALLGATHER] = "allgather",
     };
-    const char *name = (size_t)kind < sizeof names / sizeof *names ? names[kind] : "work";
-    int used = snprintf(text, text_bytes, "%s %llu", name, (unsigned long long)seq);
+
+    return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "work";
+}
+
+char *ddpi_side_work_format(int kind, uint64_t seq, const char *what, int bucket, char *text,
+                            size_t text_bytes)
+{
+    int used =
+        snprintf(text, text_bytes, "%s %llu", ddpi_side_kind_name(kind), (unsigned long long)seq);
     size_t at = used > 0 && (size_t)used < text_bytes ? (size_t)used : 0;
     bool named = what != NULL && what[0] != '\0';
 

@@ -65,6 +65,8 @@ bool ddpi_side_cause(const ddpi_side *side, char *text, int *rank_out);
 /* Somebody has started to record a cause, though perhaps not finished. */
 bool ddpi_side_claimed(const ddpi_side *side);
 
+/* "allreduce" */
+const char *ddpi_side_kind_name(int kind);
 /* "allreduce 1042 (gradients, bucket 2)" */
 char *ddpi_side_work_format(int kind, uint64_t seq, const char *what, int bucket, char *text,
                             size_t text_bytes);

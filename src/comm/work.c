@@ -33,7 +33,10 @@ void ddpi_work_complete(ddp_comm *comm, ddp_work *work, ddp_status status)
     work->status = status;
     if (status != DDP_OK)
         snprintf(work->message, sizeof work->message, "%s", ddp_status_message());
-    if (comm->watchdog != NULL)
+    /* One that is given up stays pending in what is told of the failure. */
+    if (status == DDP_OK)
+        ddpi_ring_end(&comm->ring, work);
+    if (status == DDP_OK && comm->watchdog != NULL)
         ddpi_watchdog_end(comm->watchdog, work);
     if (work->stage == DDPI_ROUTE_ENGINE)
         ddpi_engine_finish(comm->engine, work);

@@ -19,6 +19,16 @@ mishap() {
 }
 
 mishap 'rank 1 (pid .*) on .* died; last seen at step 7' kill@1:7
+# What it leaves behind: the survivors' last works, and a page with the cause first and a line for each rank.
+page=$work/kill@1:7/failure/summary.txt
+equal 'files of a failure' "$(ls "$work/kill@1:7/failure" | tr '\n' ' ')" 'rank-0.json rank-2.json summary.txt '
+grep -q '"kind":"reduce_owned","what":"gradients","bytes":[0-9]*,"bucket":0,"step":6,.*"ended"' \
+    "$work/kill@1:7/failure/rank-2.json" && pass || fail "$(head -c 600 "$work/kill@1:7/failure/rank-2.json")"
+equal 'lines of the page' "$(wc -l <"$page")" 4
+sed -n 1p "$page" | grep -q '^first cause, from rank [02] on .*: rank 1 (pid .*) on .* died' && pass || fail "$(cat "$page")"
+sed -n 2p "$page" | grep -q '^rank 0 on .*: at step 7 in training step; last work: .*, not complete$' && pass ||
+    fail "$(cat "$page")"
+sed -n 3p "$page" | grep -q '^rank 1 on .*: at step 7 .*, complete; has written nothing$' && pass || fail "$(cat "$page")"
 mishap 'rank 2 (pid .*) on .* died; last seen at step 7' exit@2:7
 mishap 'rank 1 on .* is a stopped process and has not entered .* for 2\..*step 7' stop@1:7 --comm-timeout 2
 mishap 'rank 2 on .* has not entered .* for 2\..* step 5' delay@2:5:6 --comm-timeout 2
