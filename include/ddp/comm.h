@@ -153,6 +153,9 @@ DDP_CALL ddp_status ddp_work_poll(ddp_work *work, bool *done_out);
  * status. */
 DDP_CALL ddp_status ddp_work_wait(ddp_work *work);
 
+/* Local. The deadline of works that are submitted from now on; 0: none. */
+DDP_API void ddp_comm_set_timeout(ddp_comm *comm, int64_t timeout_ms);
+
 /* Collective, blocking: submit and wait. */
 DDP_CALL ddp_status ddp_comm_barrier(ddp_comm *comm);
 DDP_CALL ddp_status ddp_comm_broadcast(ddp_comm *comm, int root, void *buf, size_t bytes);
@@ -177,7 +180,8 @@ DDP_API void ddp_comm_fail(ddp_comm *comm, const char *cause);
  */
 DDP_API void ddp_comm_on_failure(ddp_comm *comm, void (*fn)(void *arg, const char *cause),
                                  void *arg);
-/* Any thread. What this rank is doing, for the others' messages. phase is a literal. */
+/* The rank's thread. What it is doing, for the others' messages. phase is a literal; a step below 0
+ * is the same step as before. */
 DDP_API void ddp_comm_note(ddp_comm *comm, int64_t step, const char *phase);
 /* One of a rank's last works. Times as ddp_now_ns(); 0: not yet. */
 enum { DDP_WORK_RECORDS = 256 };

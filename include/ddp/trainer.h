@@ -4,6 +4,7 @@
 
 #include "ddp/eval.h"
 #include "ddp/inject.h"
+#include "ddp/limits.h"
 #include "ddp/saver.h"
 #include "ddp/schedule.h"
 #include "ddp/strategy.h"
@@ -36,6 +37,7 @@ typedef struct ddp_trainer_opts {
     ddp_schedule schedule;  /* of learning rates */
     int on_nonfinite;       /* ddp_on_nonfinite */
     ddp_inject inject;      /* mishaps on purpose */
+    ddp_limits_opts limits; /* of waiting for other ranks */
 } ddp_trainer_opts;
 
 /* What stays the same during a run, for observers. */

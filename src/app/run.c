@@ -188,6 +188,9 @@ ddp_status ddpi_run_rank(const ddpi_app *app, ddp_comm *comm, char *message, siz
         ddp_fatal("%s", ddp_status_message());
     enter_rank(run);
     ddp_comm_on_failure(comm, on_fatal, run);
+    ddp_limits limits;
+    ddp_limits_init(&limits, &run->config.trainer.limits);
+    ddp_limits_enter(&limits, DDP_PHASE_START, comm);
     st = run_all(run);
     snprintf(message, message_bytes, "%s",
              st == DDP_OK || st == DDP_STOPPED ? "" : ddp_status_message());

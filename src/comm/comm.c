@@ -374,8 +374,15 @@ const char *ddp_comm_library(const ddp_comm *comm)
     return comm->library;
 }
 
+void ddp_comm_set_timeout(ddp_comm *comm, int64_t timeout_ms)
+{
+    comm->opts.timeout_ms = timeout_ms;
+}
+
 void ddp_comm_note(ddp_comm *comm, int64_t step, const char *phase)
 {
+    if (step < 0)
+        step = __atomic_load_n(&comm->step, __ATOMIC_RELAXED);
     __atomic_store_n(&comm->step, step, __ATOMIC_RELAXED);
     if (comm->side != NULL)
         ddpi_side_note(comm->side, step, phase);

@@ -84,6 +84,7 @@ ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **en
         DDP_TRY(ddpi_config_parse_normalize(config->run.normalize, &config->normalize));
     if (config->run.time_limit != NULL)
         DDP_TRY(ddpi_config_parse_duration(config->run.time_limit, &config->time_limit));
+    config->trainer.limits.least = config->run.comm_timeout;
     if (config->run.inject != NULL)
         DDP_TRY(ddp_inject_parse(config->run.inject, &config->trainer.inject));
     bool adaptive = config->optim.kind == DDP_OPTIM_ADAMW || config->optim.kind == DDP_OPTIM_LAMB;

@@ -226,7 +226,17 @@ static const ddp_option comm_options[] = {
     {"shared-memory", DDP_OPT_BOOL, AT(comm.shared_memory), 0, 0, NULL, NULL,
      "Share memory between the ranks of a node; --no-shared-memory: every rank as if on its own"},
     {"comm-timeout", DDP_OPT_DOUBLE, AT(run.comm_timeout), 0, 1e6, NULL, "SECONDS",
-     "Give up when ranks wait this long for each other; 0: never"},
+     "Give up when ranks wait this long for each other, or 20 times as long as usual if that is "
+     "more; "
+     "0: never"},
+    {"limit-start", DDP_OPT_DOUBLE, AT(trainer.limits.seconds[DDP_PHASE_START]), 0, 1e6, NULL,
+     "SECONDS", "The limit before the first step; 0: --comm-timeout"},
+    {"limit-step", DDP_OPT_DOUBLE, AT(trainer.limits.seconds[DDP_PHASE_STEP]), 0, 1e6, NULL,
+     "SECONDS", "The limit in a training step; 0: --comm-timeout, or 20 median steps"},
+    {"limit-eval", DDP_OPT_DOUBLE, AT(trainer.limits.seconds[DDP_PHASE_EVAL]), 0, 1e6, NULL,
+     "SECONDS", "The limit in an evaluation; 0: --comm-timeout, or 20 median evaluations"},
+    {"limit-checkpoint", DDP_OPT_DOUBLE, AT(trainer.limits.seconds[DDP_PHASE_CHECKPOINT]), 0, 1e6,
+     NULL, "SECONDS", "The limit while saving; 0: --comm-timeout, or 20 times the longest save"},
     {0},
 };
 

@@ -67,7 +67,9 @@ static ddp_status compute(ddp_strategy *s, ddp_loader *loader, ddpi_control_word
 {
     for (int64_t i = 0; i < s->opts.reducer.shards; i++) {
         const ddp_batch *batch;
+        ddp_comm_note(s->comm, -1, "loading data");
         DDP_TRY(ddp_loader_next(loader, &batch));
+        ddp_comm_note(s->comm, -1, "training step");
         word->data_ns += batch->wait_ns;
         ddp_batch local = *batch;
         if (i == 0)

@@ -25,7 +25,21 @@ typedef struct trainer {
     int64_t fresh_samples; /* of this epoch, by this process */
     bool on_target;        /* the last evaluation reaches the target */
     ddp_saver_verdict verdict;
+    ddp_limits limits;
 } trainer;
+
+/* Enters a phase; returns the time, for leave(). */
+static int64_t enter(const trainer *t, ddp_phase phase)
+{
+    ddp_limits_enter(&t->limits, phase, t->parts->comm);
+    return ddp_now_ns();
+}
+
+static void leave(trainer *t, ddp_phase phase, int64_t entered_ns)
+{
+    ddp_limits_learn(&t->limits, phase, ddp_now_ns() - entered_ns);
+    ddp_limits_enter(&t->limits, DDP_PHASE_STEP, t->parts->comm);
+}
 
 static bool out_of_steps(const trainer *t)
 {
@@ -129,6 +143,7 @@ static ddp_status run_step(trainer *t)
     ddp_step_stats stats;
     uint32_t kept = 0;
     const double lr = ddp_schedule_lr(&t->opts->schedule, t->at.steps);
+    int64_t entered_ns = enter(t, DDP_PHASE_STEP);
     /* Before the step: it would hand on what is damaged in the ranges that a rank owns. */
     if (checks_here(t))
         DDP_TRY(check_replicas(t));
@@ -150,10 +165,27 @@ static ddp_status run_step(trainer *t)
                           .lr = lr,
                           .stats = &stats};
     DDP_TRY(tell_step(t, &step));
+    leave(t, DDP_PHASE_STEP, entered_ns);
     if (p->saver == NULL)
         return DDP_OK;
     const bool last = t->at.step_in_epoch == t->info->steps_per_epoch || out_of_steps(t);
-    return ddp_saver_after_step(p->saver, &t->at, &stats, last, &t->verdict);
+    entered_ns = enter(t, DDP_PHASE_CHECKPOINT);
+    ddp_comm_note(p->comm, t->at.steps, "saving");
+    DDP_TRY(ddp_saver_after_step(p->saver, &t->at, &stats, last, &t->verdict));
+    leave(t, DDP_PHASE_CHECKPOINT, entered_ns);
+    return DDP_OK;
+}
+
+/* Saves after an epoch, or at the end. */
+static ddp_status save(trainer *t, ddp_status (*fn)(ddp_saver *, const ddp_run_state *))
+{
+    if (t->parts->saver == NULL)
+        return DDP_OK;
+    const int64_t entered_ns = enter(t, DDP_PHASE_CHECKPOINT);
+    ddp_comm_note(t->parts->comm, t->at.steps, "saving");
+    DDP_TRY(fn(t->parts->saver, &t->at));
+    leave(t, DDP_PHASE_CHECKPOINT, entered_ns);
+    return DDP_OK;
 }
 
 static bool evaluates(const trainer *t)
@@ -175,10 +207,12 @@ static ddp_status evaluate(trainer *t)
     ddp_run_state *at = &t->at;
     const float *running;
     float *params;
+    const int64_t entered_ns = enter(t, DDP_PHASE_EVAL);
     ddp_comm_note(t->parts->comm, at->steps, "evaluation");
     DDP_TRY(ddp_strategy_combine(t->parts->strategy, &running));
     DDP_TRY(ddp_strategy_average(t->parts->strategy, &params));
     DDP_TRY(ddp_eval_run(t->parts->eval, &at->eval));
+    leave(t, DDP_PHASE_EVAL, entered_ns);
     const double accuracy = (double)at->eval.top1 / (double)at->eval.count;
     at->eval_step = at->steps;
     if (at->best_step < 0 || accuracy > at->best_accuracy) {
@@ -234,7 +268,7 @@ static ddp_status end_epoch(trainer *t, double seconds)
     }
     finish_epoch(t);
     DDP_TRY(tell_epoch(t, &stats));
-    return t->parts->saver != NULL ? ddp_saver_after_epoch(t->parts->saver, at) : DDP_OK;
+    return save(t, ddp_saver_after_epoch);
 }
 
 static ddp_status run_epoch(trainer *t)
@@ -275,7 +309,7 @@ static bool at_end(const trainer *t)
 static ddp_status run_all(trainer *t, ddp_run_summary *summary)
 {
     const ddp_trainer_parts *p = t->parts;
-    int64_t start = ddp_now_ns();
+    int64_t start = enter(t, DDP_PHASE_START);
     DDP_TRY(check_replicas(t));
     DDP_TRY(ddp_loader_seek(p->loader, t->at.epoch, t->at.step_in_epoch));
     t->on_target = t->at.eval_step == t->at.steps && reaches_target(t);
@@ -286,8 +320,8 @@ static ddp_status run_all(trainer *t, ddp_run_summary *summary)
         DDP_TRY(evaluate(t));
     if (t->opts->check_replicas > 0)
         DDP_TRY(check_replicas(t));
-    if (p->saver != NULL && t->verdict == DDP_SAVER_GO_ON)
-        DDP_TRY(ddp_saver_finish(p->saver, &t->at));
+    if (t->verdict == DDP_SAVER_GO_ON)
+        DDP_TRY(save(t, ddp_saver_finish));
     summary->stopped = t->verdict;
     summary->epochs = t->at.epoch + (t->at.step_in_epoch > 0);
     summary->seconds = (double)(ddp_now_ns() - start) * 1e-9;
@@ -309,6 +343,7 @@ ddp_status ddp_trainer_run(const ddp_trainer_opts *opts, const ddp_run_info *inf
                  .parts = parts,
                  .at = parts->start != NULL ? *parts->start : beginning};
     ddp_run_summary summary = {0};
+    ddp_limits_init(&t.limits, &opts->limits);
     DDP_TRY(DDP_ALLOC(t.rates, RATE_SAMPLES));
     ddp_status st = run_all(&t, &summary);
     ddp_free(t.rates);

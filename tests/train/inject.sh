@@ -31,7 +31,7 @@ sed -n 2p "$page" | grep -q '^rank 0 on .*: at step 7 in training step; last wor
 sed -n 3p "$page" | grep -q '^rank 1 on .*: at step 7 .*, complete; has written nothing$' && pass || fail "$(cat "$page")"
 mishap 'rank 2 (pid .*) on .* died; last seen at step 7' exit@2:7
 mishap 'rank 1 on .* is a stopped process and has not entered .* for 2\..*step 7' stop@1:7 --comm-timeout 2
-mishap 'rank 2 on .* has not entered .* for 2\..* step 5' delay@2:5:6 --comm-timeout 2
+mishap 'rank 2 on .* has not entered .* for 1\..* step 5' delay@2:5:6 --limit-step 1
 mishap 'step 5 (epoch 1): loss or gradients of rank 2 are not finite' nan@2:5
 mishap 'step 5: parameter fc2.weight differs between rank 0 and rank 2' bitflip@2:5 --check-replicas 1
 # Three of four ranks heal the other; two of three do not.
