@@ -117,7 +117,8 @@ static ddp_status run_rank(ddp_comm *comm, void *arg)
                                    .ring = 3};
     ddp_model_opts model_opts = {
         .input_shape = {3, {1, 28, 28}}, .classes = 10, .mlp_widths = "128,64"};
-    ddp_strategy_opts opts = {DDP_REDUCER_OPTS_DEFAULTS, DDP_OPTIM_OPTS_DEFAULTS, 0, false};
+    ddp_strategy_opts opts = {.reducer = DDP_REDUCER_OPTS_DEFAULTS,
+                              .optim = DDP_OPTIM_OPTS_DEFAULTS};
     device_opts.conv_algo = DDP_CONV_GEMM; /* ranks that measure for themselves may differ */
     opts.optim.momentum = j->gated ? 0 : 0.9;
     if (j->gated) {

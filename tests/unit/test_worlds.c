@@ -64,7 +64,8 @@ static ddp_status open_data(rig *g, const job *j, ddp_comm *comm)
 static ddp_status open_model(rig *g, const job *j, ddp_comm *comm)
 {
     ddp_model_opts opts = {.input_shape = {3, {1, 28, 28}}, .classes = 10, .mlp_widths = j->widths};
-    ddp_strategy_opts strategy = {DDP_REDUCER_OPTS_DEFAULTS, DDP_OPTIM_OPTS_DEFAULTS, 0, false};
+    ddp_strategy_opts strategy = {.reducer = DDP_REDUCER_OPTS_DEFAULTS,
+                                  .optim = DDP_OPTIM_OPTS_DEFAULTS};
     strategy.reducer.shards = j->shards_per_rank;
     strategy.reducer.first_bucket_mb = 0.01;
     strategy.reducer.bucket_cap_mb = 0.2;
