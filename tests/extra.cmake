@@ -56,6 +56,9 @@ train_test(write_faults 300 ../long/write_faults 19)
 train_test(config 300 config)
 train_test(bad_input 300 bad_input)
 train_test(failures 300 failures)
+train_test(death 300 ../long/death 1 30 "2 4")
+train_test(inject 300 inject)
+train_test(restarts 300 restarts)
 
 # A program built by somebody else would need the same sanitizer.
 if(DDP_MPI AND NOT DDP_SANITIZE)

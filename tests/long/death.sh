@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# death.sh [RUNS] [LIMIT] [WORLDS] - from the death of a rank to the end of the job: RUNS runs on each number of
+# ranks ("2 4 8" unless given), with shared memory and without, of which a random rank is killed at a random
+# time in training. Each must end with one cause that names the rank, and within LIMIT seconds; prints median
+# and maximum.
+. "$(dirname "$0")/../train/lib.sh"
+runs=${1:-20}
+limit=${2:-5}
+worlds=${3:-2 4 8}
+RANDOM=11
+
+pid_of() { # DIR RANK
+    { tr -d ' \n' <"$1/environment.json"; echo; } | sed -n "s/.*{\"rank\":$2,[^}]*\"pid\":\([0-9]*\).*/\1/p"
+}
+
+# one WORLD OPTIONS...: appends the time of one run to $work/times.
+one() {
+    local world=$1 victim=$((RANDOM % $1)) dir code=0 start end job pid
+    shift
+    dir=$(mktemp -d -p "$work")
+    mpirun -np "$world" "$program" --dataset synthetic --synthetic-train 4096 --synthetic-test 64 --model mlp \
+        --mlp-widths 128 --epochs 100000 --batch-size 128 --eval-every 0 --quiet --threads 1 --checkpoint-epochs 0 \
+        --run-dir "$dir/run" "$@" >"$dir/out" 2>"$dir/err" &
+    job=$!
+    for _ in $(seq 1200); do
+        [ "$(grep -c '"kind":"step"' "$dir/run/metrics.jsonl" 2>/dev/null || true)" -gt 10 ] 2>/dev/null && break
+        sleep 0.05
+    done
+    sleep "0.$((RANDOM % 90 + 10))"
+    pid=$(pid_of "$dir/run" "$victim")
+    if [ -z "$pid" ]; then
+        fail "$world ranks: not training after a minute: $(cat "$dir/err")"
+        kill -9 "$job" 2>/dev/null || true
+        return 0
+    fi
+    start=$EPOCHREALTIME
+    kill -9 "$pid"
+    wait "$job" || code=$?
+    end=$EPOCHREALTIME
+    awk -v a="$start" -v b="$end" 'BEGIN { print b - a }' >>"$work/times"
+    [ "$code" -ne 0 ] && pass || fail "$world ranks: exit status 0"
+    if [ "$(grep '^ddp_train: ' "$dir/err" | grep -c "rank $victim (pid $pid)")" -eq 1 ] &&
+        [ "$(grep -c '^ddp_train: ' "$dir/err")" -eq 1 ]; then
+        pass
+    else
+        fail "$world ranks, $*: rank $victim was killed: $(grep '^ddp_train: ' "$dir/err" || cat "$dir/err")"
+    fi
+    rm -rf "$dir"
+}
+
+for world in $worlds; do
+    for option in --shared-memory --no-shared-memory; do
+        : >"$work/times"
+        for _ in $(seq "$runs"); do one "$world" "$option"; done
+        sort -n "$work/times" | awk -v world="$world" -v option="$option" -v limit="$limit" '
+            { t[NR] = $1 }
+            END { if (NR == 0) exit 1
+                  median = NR % 2 ? t[(NR + 1) / 2] : (t[NR / 2] + t[NR / 2 + 1]) / 2
+                  printf "%d ranks, %s: %d runs, median %.2f s, at most %.2f s\n", world, option, NR, median, t[NR]
+                  exit t[NR] > limit }' && pass || fail "$world ranks, $option: longer than $limit s"
+    done
+done
+finish
