@@ -22,7 +22,6 @@ typedef struct probe {
     char *memory; /* of the device: what follows */
     size_t bytes;
     float *params, *grads;
-    int64_t *ids; /* of the samples, for dropout */
     ddp_model_input input;
 } probe;
 
@@ -41,24 +40,23 @@ static ddp_status open_probe(ddpi_run *run, probe *p)
     p->input.count = ddp_sampler_shard(&run->data.sampler, 0, 0, &first);
     const size_t inputs = padded((size_t)p->input.count * sample);
     const size_t labels = padded((size_t)p->input.count * sizeof(int32_t));
+    const size_t ids = padded((size_t)p->input.count * sizeof(int64_t)); /* for dropout */
     void *memory;
 
-    DDP_TRY(DDP_ALLOC(p->ids, (size_t)p->input.count));
-    p->input.sample_ids = p->ids;
-    p->bytes = 2 * flat + inputs + labels;
+    p->bytes = 2 * flat + inputs + labels + ids;
     DDP_TRY(ddp_device_alloc(device, p->bytes, &memory));
     p->memory = memory;
     p->params = (float *)(void *)p->memory;
     p->grads = (float *)(void *)(p->memory + flat);
     p->input.inputs = (const float *)(const void *)(p->memory + 2 * flat);
     p->input.labels = (const int32_t *)(const void *)(p->memory + 2 * flat + inputs);
+    p->input.sample_ids = (const int64_t *)(const void *)(p->memory + 2 * flat + inputs + labels);
     ddp_model_bind(run->net.model, p->params, p->grads);
     return ddp_device_zero(device, ddp_device_main_stream(device), p->memory, p->bytes);
 }
 
 static void close_probe(ddpi_run *run, probe *p)
 {
-    ddp_free(p->ids);
     if (p->memory == NULL)
         return;
     ddp_model_bind(run->net.model, NULL, NULL);

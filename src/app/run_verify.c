@@ -233,7 +233,7 @@ static ddp_status take_samples(ddpi_run *run, ddp_model_input *input)
                                .count = smaller(batch->count, GRADIENT_SAMPLES),
                                .labels2 = batch->labels2,
                                .mix = batch->mix,
-                               .sample_ids = batch->indices,
+                               .sample_ids = batch->sample_ids,
                                .seed = run->config.data.seed};
     return DDP_OK;
 }
