@@ -19,3 +19,15 @@ endif()
 foreach(mistake ${mistakes})
   gpu_script(seeded_${mistake} seeded ${mistake})
 endforeach()
+
+# The program's own training tests with everything on GPUs, and what only GPUs have.
+if(DDP_MPI AND NOT DDP_SANITIZE)
+  gpu_script(worlds_mlp worlds mlp)
+  gpu_script(worlds_lenet worlds lenet)
+  gpu_script(failures failures)
+  foreach(test variants last_batch optimizers rank_weights eval_only)
+    gpu_script(train_${test} ../train/${test})
+    set_property(TEST gpu.train_${test} APPEND PROPERTY
+      ENVIRONMENT "DDP_TEST_ARGUMENTS=--device cuda")
+  endforeach()
+endif()

@@ -35,9 +35,11 @@ finish() {
 }
 
 # launch RANKS ARGUMENTS...: ddp_train as RANKS processes, or as threads where RANKS is "loopback:N".
+# DDP_TEST_ARGUMENTS come first: what to run the same test with, like --device cuda.
 launch() {
     local ranks=$1
     shift
+    set -- ${DDP_TEST_ARGUMENTS:-} "$@"
     case $ranks in
         loopback:*) "$program" --comm loopback --loopback-ranks "${ranks#*:}" "$@" ;;
         *) mpirun -np "$ranks" "$program" "$@" ;;
