@@ -31,13 +31,16 @@ typedef struct world_job {
     const ddp_device_ops *backend;    /* NULL: the CPU; else with a lane by way of the host */
     const ddp_strategy_ops *strategy; /* NULL: ddp */
     bool bf16_grads;
-    int64_t tests; /* samples to evaluate over at the end; 0: none */
+    double loss_scale; /* to begin with; 0: none */
+    int64_t tests;     /* samples to evaluate over at the end; 0: none */
 } world_job;
 
 typedef struct world_curve {
     double losses[WORLD_MAX_STEPS];   /* mean over the step's samples */
     int64_t samples[WORLD_MAX_STEPS]; /* of the step, over all ranks */
     double grad_norms[WORLD_MAX_STEPS];
+    double scales[WORLD_MAX_STEPS];
+    bool overflows[WORLD_MAX_STEPS];
     float *grads, *params, *running; /* NULL: no running statistics */
     size_t count, running_count;
     ddp_eval_result test;
@@ -164,7 +167,8 @@ static inline ddp_status world_open_model(world_rig *g, const world_job *j, ddp_
                                  .compute = j->bf16 ? DDP_BF16 : DDP_F32};
     ddp_strategy_opts strategy = {.reducer = DDP_REDUCER_OPTS_DEFAULTS,
                                   .optim = DDP_OPTIM_OPTS_DEFAULTS,
-                                  .sync_norms = j->sync_norms};
+                                  .sync_norms = j->sync_norms,
+                                  .loss_scale = j->loss_scale};
     strategy.optim.momentum = j->momentum;
     if (j->optim != NULL)
         strategy.optim = *j->optim;
@@ -264,6 +268,8 @@ static inline ddp_status world_train(world_rig *g, const world_job *j, ddp_comm 
         out->losses[step] = stats.loss_sum / (double)stats.count;
         out->samples[step] = stats.count;
         out->grad_norms[step] = stats.grad_norm;
+        out->scales[step] = stats.loss_scale;
+        out->overflows[step] = stats.overflow;
     }
     return world_end(g, j, comm, out);
 }

@@ -25,6 +25,7 @@ typedef struct ddp_step_record {
     int64_t epoch, step, samples; /* step counts from 1 over the whole run; samples of this step */
     double loss, lr, images_per_s;
     double grad_norm;  /* L2 norm of the mean gradient */
+    double loss_scale; /* 0: none, and not in the record */
     double peak_share; /* floating-point rate over the machine's measured matrix-product peak */
     double ms_data, ms_forward, ms_backward, ms_comm, ms_comm_exposed, ms_optim, ms_step;
 } ddp_step_record;

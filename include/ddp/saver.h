@@ -20,6 +20,7 @@ typedef struct ddp_run_state {
     int64_t epoch, step_in_epoch; /* finished epochs, and finished steps of the next one */
     int64_t steps, skipped;       /* of the run */
     int64_t updates;              /* the optimizer's steps */
+    ddp_loss_scale scale;
     /* Of the unfinished epoch: */
     double loss;
     int64_t count, loss_count, epoch_skipped;

@@ -27,6 +27,8 @@ typedef struct ddp_strategy_opts {
     uint64_t seed;   /* of the run: decides what dropout drops */
     bool sync_norms; /* norms' statistics over all ranks; a rank has one shard then, never empty */
     bool seals;      /* ddp_strategy_seal() will be called */
+    double loss_scale;     /* gradients carry it until they are used (for f16); 0: none */
+    bool loss_scale_grows; /* beyond that; it comes down in any case */
 } ddp_strategy_opts;
 
 /* One step as this rank, or after agreement all ranks, saw it. */
@@ -36,6 +38,8 @@ typedef struct ddp_step_stats {
     double grad_norm;   /* of the mean gradient */
     int nonfinite_rank; /* the first rank whose loss or gradients are not finite; -1: none */
     bool skipped;       /* the update was left out, on all ranks */
+    double loss_scale;  /* of this step; 0: none */
+    bool overflow;      /* skipped since that was too much: the next step has half of it */
     int damaged_rank;   /* the first rank whose optimizer state was not as sealed; -1: none */
     /* What ddp_strategy_set_flags() had on any rank, and on all. */
     uint32_t flags_any, flags_all;
@@ -83,6 +87,12 @@ DDP_CALL ddp_status ddp_strategy_seal(ddp_strategy *strategy);
 /* The state's tensor that this rank has found damaged, as files name it; NULL: none. */
 DDP_API const char *ddp_strategy_damage(const ddp_strategy *strategy);
 
+/* A number that gradients are multiplied by, and good steps since it has changed. */
+typedef struct ddp_loss_scale {
+    double value; /* 0: none */
+    int64_t good_steps;
+} ddp_loss_scale;
+
 /* All that a step leaves behind for the next, beside the parameters; device memory but `seen`. */
 typedef struct ddp_strategy_state {
     ddp_optim_state optim;
@@ -90,6 +100,7 @@ typedef struct ddp_strategy_state {
     const float *combined; /* running statistics as for inference; NULL: none, like running */
     float *running;        /* [shards][length of the buffer table] */
     double *seen;          /* [shards]: samples */
+    ddp_loss_scale scale;
 } ddp_strategy_state;
 /* Collective, between steps. With `complete` every rank gets the whole of the optimizer's state and
  * the combination; else the state is what this rank has, to be written to. */
@@ -97,9 +108,11 @@ DDP_CALL ddp_status ddp_strategy_get_state(ddp_strategy *strategy, bool complete
                                            ddp_strategy_state *state_out);
 /* Local. The optimizer goes on as after so many steps. */
 DDP_API void ddp_strategy_set_steps(ddp_strategy *strategy, int64_t steps);
+/* Local. Goes on with that loss scale, if the strategy has any. */
+DDP_API void ddp_strategy_set_scale(ddp_strategy *strategy, ddp_loss_scale scale);
 
 /* Collective, for tests: as step, but stops before the update; then grads hold the sums over the
- * global batch on every rank. */
+ * global batch, times the loss scale, on every rank. */
 DDP_CALL ddp_status ddp_strategy_gradients(ddp_strategy *strategy, ddp_loader *loader,
                                            int64_t count, ddp_step_stats *stats_out);
 

@@ -137,6 +137,8 @@ ddp_status ddp_metrics_step(ddp_metrics *metrics, const ddp_step_record *record)
     add_number(&to, "lr", record->lr);
     add_number(&to, "images_per_s", record->images_per_s);
     add_number(&to, "grad_norm", record->grad_norm);
+    if (record->loss_scale > 0)
+        add_number(&to, "loss_scale", record->loss_scale);
     add_number(&to, "peak_share", record->peak_share);
     add_text(&to, "\"ms\":{");
     add_number(&to, "data", record->ms_data);

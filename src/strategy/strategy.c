@@ -108,9 +108,20 @@ static ddp_status set_up_results(ddp_strategy *s)
     return ddp_marks_create(s->device, SHARD_MARKS * (int)s->opts.reducer.shards, &s->marks);
 }
 
+/* Whether all gradients are finite must be known before the first of them is used. */
+static ddp_status set_up_scale(ddp_strategy *s)
+{
+    s->scale.value = s->opts.loss_scale;
+    if (s->opts.loss_scale == 0)
+        return DDP_OK;
+    s->opts.optim.skip_nonfinite = true;
+    return ddpi_scale_place_open(s->device, &s->scale_place);
+}
+
 static ddp_status create_local(ddp_strategy *s)
 {
     DDP_TRY(set_up_results(s));
+    DDP_TRY(set_up_scale(s));
     DDP_TRY(DDP_ALLOC(s->words, (size_t)ddp_comm_world(s->comm)));
     DDP_TRY(set_up_norms(s));
     DDP_TRY(ddp_optim_create(&s->opts.optim, s->device, ddp_model_params(s->model), &s->optim));
@@ -180,6 +191,7 @@ void ddp_strategy_destroy(ddp_strategy *s)
     ddp_reducer_destroy(s->reducer);
     ddp_optim_destroy(s->optim);
     ddp_marks_destroy(s->marks);
+    ddpi_scale_place_close(&s->scale_place);
     ddp_event_destroy(s->reached);
     if (s->results != NULL)
         ddp_device_host_free(s->device, s->results, results_bytes(s));
@@ -243,7 +255,8 @@ const char *ddp_strategy_damage(const ddp_strategy *s)
 ddp_status ddp_strategy_get_state(ddp_strategy *s, bool complete, ddp_strategy_state *state_out)
 {
     *state_out = (ddp_strategy_state){.optim = ddp_optim_get_state(s->optim),
-                                      .shards = s->opts.reducer.shards};
+                                      .shards = s->opts.reducer.shards,
+                                      .scale = s->scale};
     ddpi_running_rows(s->running, &state_out->running, &state_out->seen);
     if (!complete)
         return DDP_OK;
@@ -255,4 +268,10 @@ ddp_status ddp_strategy_get_state(ddp_strategy *s, bool complete, ddp_strategy_s
 void ddp_strategy_set_steps(ddp_strategy *s, int64_t steps)
 {
     ddp_optim_set_steps(s->optim, steps);
+}
+
+void ddp_strategy_set_scale(ddp_strategy *s, ddp_loss_scale scale)
+{
+    if (s->scale.value > 0 && scale.value > 0)
+        s->scale = scale;
 }

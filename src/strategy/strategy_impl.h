@@ -5,6 +5,7 @@
 #include "ddp/marks.h"
 #include "ddp/strategy.h"
 #include "strategy/running.h"
+#include "strategy/scale.h"
 #include "strategy/seal.h"
 
 struct ddp_strategy_ops {
@@ -36,7 +37,9 @@ struct ddp_strategy {
     ddp_reducer *reducer;
     ddp_optim *optim;
     ddpi_running *running;
-    ddpi_seal *seal;          /* NULL: nothing is sealed */
+    ddpi_seal *seal; /* NULL: nothing is sealed */
+    ddp_loss_scale scale;
+    ddpi_scale_place scale_place;
     ddp_model_sync sync;      /* of norms' statistics, if asked for */
     ddpi_control_word *words; /* [world] */
     double *grad_sq;    /* device: of the ranges that this rank answers for, unless measured */

@@ -38,6 +38,7 @@ static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_co
                              .labels2 = batch->labels2,
                              .mix = batch->mix,
                              .sample_ids = batch->sample_ids,
+                             .loss_scale = s->scale_place.there,
                              .seed = s->opts.seed + (uint64_t)batch->epoch * EPOCH_STRIDE};
     ddp_stream *stream = ddp_device_main_stream(s->device);
     ddpi_running_select(s->running, batch->shard, batch->count);
@@ -59,6 +60,7 @@ static ddp_status begin(ddp_strategy *s)
     if (s->exact != NULL)
         memset(s->exact, 0, s->exact_count * sizeof *s->exact);
     ddp_marks_clear(s->marks);
+    DDP_TRY(ddpi_scale_send(&s->scale_place, s->scale.value));
     return ddp_device_zero(s->device, ddp_device_main_stream(s->device), s->grad_sq,
                            sizeof *s->grad_sq);
 }
@@ -199,6 +201,16 @@ static ddp_status share(ddp_strategy *s, const ddpi_control_word *word, int64_t 
     return s->exact != NULL ? add_exactly(s, stats_out) : DDP_OK;
 }
 
+/* A loss that is not finite is no matter of scale. */
+static ddp_status next_scale(ddp_strategy *s, ddp_step_stats *stats)
+{
+    stats->loss_scale = s->scale.value;
+    if (s->scale.value == 0 || !isfinite(stats->loss_sum))
+        return DDP_OK;
+    stats->overflow = stats->skipped;
+    return ddpi_scale_next(&s->scale, s->opts.loss_scale_grows, !stats->overflow);
+}
+
 ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count, double lr,
                              ddp_step_stats *stats_out)
 {
@@ -207,7 +219,7 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     int64_t start = ddp_now_ns();
     if (s->seal != NULL && !ddp_device_is_host(s->device))
         DDP_TRY(ddpi_seal_verify_all(s->seal));
-    ddp_optim_begin(s->optim, lr, 1.0 / (double)count);
+    ddp_optim_begin(s->optim, lr, 1 / ((double)count * (s->scale.value > 0 ? s->scale.value : 1)));
     ddp_reducer_set_count(s->reducer, count);
     DDP_TRY(begin(s));
     DDP_TRY(compute(s, loader, &word));
@@ -221,7 +233,7 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     word.step_ns = ddp_now_ns() - start;
     DDP_TRY(share(s, &word, count, stats_out));
     stats_out->skipped = ddp_optim_vetoed(s->optim);
-    return DDP_OK;
+    return next_scale(s, stats_out);
 }
 
 ddp_status ddp_strategy_gradients(ddp_strategy *s, ddp_loader *loader, int64_t count,

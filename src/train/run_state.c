@@ -38,6 +38,18 @@ static ddp_status write_epoch(const ddp_run_state *state, ddp_json *object)
     return DDP_OK;
 }
 
+/* Runs without a loss scale say nothing of it. */
+static ddp_status write_scale(const ddp_run_state *state, ddp_json *object)
+{
+    ddp_json *part;
+    if (state->scale.value == 0)
+        return DDP_OK;
+    DDP_TRY(add_object(object, "loss_scale", &part));
+    ddp_json_set_number(part, "value", state->scale.value);
+    ddp_json_set_int(part, "good_steps", state->scale.good_steps);
+    return DDP_OK;
+}
+
 static ddp_status write_eval(const ddp_run_state *state, ddp_json *object)
 {
     ddp_json *part;
@@ -60,6 +72,7 @@ ddp_status ddp_run_state_write(const ddp_run_state *state, ddp_json *object)
     ddp_json_set_int(object, "step", state->steps);
     ddp_json_set_int(object, "skipped_steps", state->skipped);
     ddp_json_set_int(object, "updates", state->updates);
+    DDP_TRY(write_scale(state, object));
     DDP_TRY(write_epoch(state, object));
     return write_eval(state, object);
 }
@@ -108,6 +121,18 @@ static reader inner(const reader *r, const char *key)
     return (reader){ddp_json_get(r->object, key), r->wrong};
 }
 
+static void read_scale(reader *r, ddp_loss_scale *scale)
+{
+    reader part = inner(r, "loss_scale");
+    if (part.object == NULL)
+        return;
+    scale->value = get_number(&part, "value");
+    scale->good_steps = get_int(&part, "good_steps", 0);
+    if (!(scale->value > 0) && part.wrong == NULL)
+        part.wrong = "value";
+    r->wrong = part.wrong;
+}
+
 static void read_parts(reader *r, ddp_run_state *state)
 {
     reader part = inner(r, "unfinished_epoch");
@@ -141,6 +166,7 @@ ddp_status ddp_run_state_read(const ddp_json *object, const char *what, ddp_run_
     state.steps = get_int(&r, "step", 0);
     state.skipped = get_int(&r, "skipped_steps", 0);
     state.updates = get_int(&r, "updates", 0);
+    read_scale(&r, &state.scale);
     read_parts(&r, &state);
     if (r.wrong != NULL)
         return DDP_FAIL(DDP_ERR_FORMAT, "%s: \"%s\" is missing or not what it should be", what,

@@ -36,10 +36,10 @@ static bool is_root(const ddp_saver *s)
 }
 
 static ddp_status gather(const ddp_saver_parts *p, bool complete, ddp_ckpt_parts *parts_out,
-                         int64_t *updates_out)
+                         ddp_strategy_state *state_out)
 {
-    ddp_strategy_state state;
-    DDP_TRY(ddp_strategy_get_state(p->strategy, complete, &state));
+    DDP_TRY(ddp_strategy_get_state(p->strategy, complete, state_out));
+    const ddp_strategy_state state = *state_out;
     *parts_out = (ddp_ckpt_parts){.device = p->device,
                                   .table = ddp_model_params(p->model),
                                   .params = ddp_strategy_params(p->strategy),
@@ -56,7 +56,6 @@ static ddp_status gather(const ddp_saver_parts *p, bool complete, ddp_ckpt_parts
         parts_out->flats[i].values = state.optim.flats[i].values;
     }
     parts_out->flat_count = state.optim.count;
-    *updates_out = state.optim.steps;
     return DDP_OK;
 }
 
@@ -67,7 +66,7 @@ ddp_status ddp_saver_create(const ddp_saver_opts *opts, const ddp_saver_parts *p
 {
     const ddp_ckpt_opts ckpt = {.dir = opts->dir, .keep = opts->keep};
     ddp_ckpt_parts layout;
-    int64_t updates;
+    ddp_strategy_state made;
     ddp_saver *s = NULL;
     ddp_status st = ddp_comm_agree(parts->comm, DDP_ALLOC(s, 1), "prepare checkpoints");
     if (st != DDP_OK)
@@ -77,7 +76,7 @@ ddp_status ddp_saver_create(const ddp_saver_opts *opts, const ddp_saver_parts *p
     s->saved_step = opts->saved_step;
     s->last_save_ns = s->last_call_ns = ddp_now_ns();
     if (opts->dir != NULL) {
-        DDP_TRY_GOTO(st, gather(parts, false, &layout, &updates), err);
+        DDP_TRY_GOTO(st, gather(parts, false, &layout, &made), err);
         DDP_TRY_GOTO(st, ddp_ckpt_create(&ckpt, &layout, parts->comm, &s->ckpt), err);
     }
     *saver_out = s;
@@ -142,11 +141,12 @@ static ddp_status tell(ddp_saver *s)
     return is_root(s) && s->opts.report != NULL ? s->opts.report(s->opts.arg, &report) : DDP_OK;
 }
 
-static ddp_status describe(const ddp_saver *s, const ddp_run_state *state, int64_t updates,
-                           char **text_out)
+static ddp_status describe(const ddp_saver *s, const ddp_run_state *state,
+                           const ddp_strategy_state *made, char **text_out)
 {
     ddp_run_state whole = *state;
-    whole.updates = updates;
+    whole.updates = made->optim.steps;
+    whole.scale = made->scale;
     *text_out = NULL;
     return is_root(s) ? s->opts.describe(s->opts.arg, &whole, text_out) : DDP_OK;
 }
@@ -155,12 +155,12 @@ static ddp_status begin(ddp_saver *s, const ddp_run_state *state)
 {
     ddp_ckpt_parts parts;
     ddp_ckpt_save save = {.step = state->steps, .best = s->opts.keep_best ? state->best_step : -1};
-    int64_t updates;
+    ddp_strategy_state made;
     char *text;
-    DDP_TRY(gather(&s->parts, true, &parts, &updates));
+    DDP_TRY(gather(&s->parts, true, &parts, &made));
     parts.counter += state->steps;
     DDP_TRY(
-        ddp_comm_agree(s->parts.comm, describe(s, state, updates, &text), "describe a checkpoint"));
+        ddp_comm_agree(s->parts.comm, describe(s, state, &made, &text), "describe a checkpoint"));
     save.state = text;
     s->saved_step = state->steps;
     s->last_save_ns = ddp_now_ns();
@@ -250,11 +250,12 @@ ddp_status ddp_saver_load(const char *path, const ddp_json *state, const ddp_sav
 {
     ddp_ckpt_parts into;
     ddp_run_state found;
-    int64_t updates;
+    ddp_strategy_state made;
     DDP_TRY(ddp_run_state_read(state, path, &found));
-    DDP_TRY(gather(parts, false, &into, &updates));
+    DDP_TRY(gather(parts, false, &into, &made));
     DDP_TRY(ddp_ckpt_load(path, &into));
     ddp_strategy_set_steps(parts->strategy, found.updates);
+    ddp_strategy_set_scale(parts->strategy, found.scale);
     *batches_out = into.counter - found.steps;
     *state_out = found;
     return DDP_OK;

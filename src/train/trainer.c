@@ -100,19 +100,33 @@ static ddp_status tell_epoch(const trainer *t, const ddp_epoch_stats *epoch)
     return DDP_OK;
 }
 
+static void count_skipped(trainer *t)
+{
+    t->at.skipped++;
+    t->at.epoch_skipped++;
+}
+
 /* All ranks have the same numbers, so that all fail or all go on. */
 static ddp_status check_finite(trainer *t, int64_t epoch, const ddp_step_stats *stats)
 {
     if (stats->nonfinite_rank < 0)
         return DDP_OK;
+    if (stats->overflow) {
+        count_skipped(t);
+        if (ddp_comm_rank(t->parts->comm) == 0)
+            ddp_info("step %lld (epoch %lld): gradients were too large at a loss scale of %g; the "
+                     "step is skipped, %lld so far",
+                     (long long)(t->at.steps + 1), (long long)(epoch + 1), stats->loss_scale,
+                     (long long)t->at.skipped);
+        return DDP_OK;
+    }
     if (t->opts->on_nonfinite != DDP_NONFINITE_SKIP || !stats->skipped)
         return DDP_FAIL(DDP_ERR_NONFINITE,
                         "step %lld (epoch %lld): loss or gradients of rank %d are not finite; a "
                         "lower --lr may help",
                         (long long)(t->at.steps + 1), (long long)(epoch + 1),
                         stats->nonfinite_rank);
-    t->at.skipped++;
-    t->at.epoch_skipped++;
+    count_skipped(t);
     if (ddp_comm_rank(t->parts->comm) == 0)
         ddp_warn("step %lld (epoch %lld): loss or gradients of rank %d are not finite; the step is "
                  "skipped, %lld so far",

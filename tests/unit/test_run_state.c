@@ -22,6 +22,7 @@ static const ddp_run_state example = {
     .best_step = 900000,
     .eval = {.count = 100, .top1 = 90, .top5 = 99, .loss = 1.0 / 3},
     .best_accuracy = 0.91,
+    .scale = {32768, 77},
 };
 
 static ddp_json *written(const ddp_run_state *state)
@@ -56,6 +57,20 @@ static void all_bits_come_back(void **unused)
     assert_true(got.eval_step == example.eval_step && got.best_step == example.best_step);
     assert_true(got.eval.count == 100 && got.eval.top1 == 90 && got.eval.top5 == 99);
     assert_true(got.eval.loss == example.eval.loss);
+    assert_true(got.scale.value == 32768 && got.scale.good_steps == 77);
+}
+
+static void runs_without_a_scale_say_nothing_of_it(void **unused)
+{
+    ddp_run_state state = example, got;
+
+    (void)unused;
+    state.scale = (ddp_loss_scale){0};
+    ddp_json *object = written(&state);
+    assert_null(ddp_json_get(object, "loss_scale"));
+    CHECK_OK(ddp_run_state_read(object, "test", &got));
+    assert_true(got.scale.value == 0);
+    ddp_json_destroy(object);
 }
 
 static void what_is_not_finite_comes_back_as_no_number(void **unused)
@@ -79,7 +94,9 @@ static void each_key_is_needed(void **unused)
     static const char *const inner[][2] = {{"unfinished_epoch", "ledger_sum"},
                                            {"unfinished_epoch", "samples"},
                                            {"evaluation", "top1"},
-                                           {"best", "step"}};
+                                           {"best", "step"},
+                                           {"loss_scale", "value"},
+                                           {"loss_scale", "good_steps"}};
     ddp_run_state got;
 
     (void)unused;
@@ -102,6 +119,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_bits_come_back),
+        cmocka_unit_test(runs_without_a_scale_say_nothing_of_it),
         cmocka_unit_test(what_is_not_finite_comes_back_as_no_number),
         cmocka_unit_test(each_key_is_needed),
     };
