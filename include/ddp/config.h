@@ -46,7 +46,11 @@ typedef enum ddp_device_buffers {
     DDP_DEVICE_BUFFERS_OFF
 } ddp_device_buffers;
 typedef enum ddp_bind { DDP_BIND_AUTO, DDP_BIND_NONE } ddp_bind;
-typedef enum ddp_precision { DDP_PRECISION_FP32, DDP_PRECISION_BF16 } ddp_precision;
+typedef enum ddp_precision {
+    DDP_PRECISION_FP32,
+    DDP_PRECISION_BF16,
+    DDP_PRECISION_FP16
+} ddp_precision;
 
 enum { DDP_CONFIG_MAX_CHANNELS = 64 };
 
@@ -57,7 +61,7 @@ enum { DDP_CONFIG_MAX_CHANNELS = 64 };
 /* Options as given that belong to no module alone. Texts may be NULL: not given. */
 typedef struct ddp_run_opts {
     const char *model, *input_shape, *normalize, *run_dir, *init_weights, *save_weights,
-        *dump_logits, *freeze, *rank_weights, *resume, *time_limit, *inject;
+        *dump_logits, *freeze, *rank_weights, *resume, *time_limit, *loss_scale, *inject;
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks, verify_world, verify_resume;
     int64_t checkpoint_every, checkpoint_epochs, keep;
@@ -89,9 +93,11 @@ typedef struct ddp_config {
     int64_t global_batch, shards; /* per step, over all ranks */
     bool uneven_shards;           /* ranks need not have equal numbers of them; the program's */
     double time_limit;            /* seconds; 0: none */
-    double lr;                    /* after --lr-scale */
-    int workers;                  /* loader threads of this rank */
-    ddp_options *options;         /* owned by what ddp_config_create() gave */
+    double loss_scale;            /* to begin with; 0: none */
+    bool loss_scale_grows;
+    double lr;            /* after --lr-scale */
+    int workers;          /* loader threads of this rank */
+    ddp_options *options; /* owned by what ddp_config_create() gave */
 } ddp_config;
 
 /* The caller owns *config_out. doc is the text around the options in --help; borrowed. */

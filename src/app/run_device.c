@@ -145,6 +145,10 @@ ddp_status ddpi_run_choose_device(ddpi_run *run)
     int visible = 0;
 
     DDP_TRY(look_for_cuda(run, &visible));
+    if (run->place.cuda == NULL && run->config.run.precision == DDP_PRECISION_FP16)
+        return DDP_FAIL(DDP_ERR_USAGE,
+                        "option --precision: found fp16 where ranks compute on CPUs, "
+                        "expected bf16, or a GPU for every rank");
     if (run->place.cuda != NULL) {
         DDP_TRY(ddpi_run_agree(run, take_gpu(run, visible), "take a GPU"));
         bind_near(run);

@@ -150,7 +150,9 @@ static ddp_status open_strategy(ddpi_run *run)
                               .optim = run->config.optim,
                               .seed = run->config.data.seed,
                               .sync_norms = run->config.run.sync_bn,
-                              .seals = run->config.trainer.check_replicas > 0};
+                              .seals = run->config.trainer.check_replicas > 0,
+                              .loss_scale = run->config.loss_scale,
+                              .loss_scale_grows = run->config.loss_scale_grows};
 
     DDP_TRY(ddp_strategy_create(ddpi_wiring_strategy(run->config.run.strategy), &opts,
                                 run->net.model, run->net.device, run->comm, &run->net.strategy));

@@ -79,8 +79,11 @@ static ddp_status train_steps(ddpi_run *run, ddp_strategy *strategy, ddp_loader 
 
 static ddp_status alone_with(ddpi_run *run, ddp_comm *solo, const float *initial, outcome *out)
 {
-    ddp_strategy_opts opts = {
-        .reducer = run->config.reducer, .optim = run->config.optim, .seed = run->config.data.seed};
+    ddp_strategy_opts opts = {.reducer = run->config.reducer,
+                              .optim = run->config.optim,
+                              .seed = run->config.data.seed,
+                              .loss_scale = run->config.loss_scale,
+                              .loss_scale_grows = run->config.loss_scale_grows};
     const ddp_loader_opts loader_opts = {.sampler = run->data.sampler,
                                          .shard_count = run->config.shards,
                                          .ring = 2,

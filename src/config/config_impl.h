@@ -16,6 +16,9 @@ DDP_INNER ddp_status ddpi_config_parse_normalize(const char *text, ddp_normalize
 /* "90", "15m", "1h30m", "2-12:00:00" (as Slurm writes times), in seconds. */
 DDP_INNER ddp_status ddpi_config_parse_duration(const char *text, double *seconds_out);
 
+/* "dynamic", or a number to begin with. */
+DDP_INNER ddp_status ddpi_config_parse_scale(const char *text, double *scale_out, bool *grows_out);
+
 /* Rules that need neither ranks nor data. */
 DDP_INNER ddp_status ddpi_config_check(const ddp_config *config);
 

@@ -192,8 +192,13 @@ static const ddp_option machine_options[] = {
      "Where a rank's threads run; auto: on the cores near its GPU"},
     {"threads", DDP_OPT_INT, AT(run.threads), 0, 4096, NULL, "N",
      "Threads of a rank's operations; 0: the cores of the node shared out among its ranks"},
-    {"precision", DDP_OPT_CHOICE, AT(run.precision), 0, 0, "fp32|bf16", NULL,
-     "What activations and products are computed in; parameters and their sums stay fp32"},
+    {"precision", DDP_OPT_CHOICE, AT(run.precision), 0, 0, "fp32|bf16|fp16", NULL,
+     "What activations and products are computed in; parameters and their sums stay fp32. fp16: on "
+     "GPUs only"},
+    {"loss-scale", DDP_OPT_STRING, AT(run.loss_scale), 0, 0, NULL, "dynamic|N",
+     "What --precision fp16 multiplies gradients by: it is halved when they overflow, and that "
+     "step "
+     "skipped. dynamic: from 65536, and doubled after 2000 good steps; N: from N, and never more"},
     {"emulate", DDP_OPT_BOOL, AT(device.emulate_bf16), 0, 0, NULL, NULL,
      "Compute bf16 also where the processor cannot, slowly"},
     {"conv-algo", DDP_OPT_CHOICE, AT(device.conv_algo), 0, 0, "auto|direct|gemm|winograd|batch",

@@ -1,4 +1,5 @@
-/* texts.c - the two options whose text is more than one number: shapes and normalization. */
+/* texts.c - options whose text is more than one number: shapes, normalization, times, and the loss
+ * scale. Pure functions. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -148,4 +149,20 @@ ddp_status ddpi_config_parse_duration(const char *text, double *seconds_out)
         !(*seconds_out > 0))
         return bad_duration(text);
     return DDP_OK;
+}
+
+ddp_status ddpi_config_parse_scale(const char *text, double *scale_out, bool *grows_out)
+{
+    enum { DYNAMIC_START = 65536 };
+    const double least = 0x1p-14, most = 0x1p127; /* f32 holds it, with room for products */
+    char *end;
+
+    *grows_out = strcmp(text, "dynamic") == 0;
+    *scale_out = *grows_out ? DYNAMIC_START : strtod(text, &end);
+    if (*grows_out || (end != text && *end == 0 && *scale_out >= least && *scale_out <= most))
+        return DDP_OK;
+    return DDP_FAIL(DDP_ERR_USAGE,
+                    "option --loss-scale: found \"%.100s\", expected dynamic or a number from "
+                    "2^-14 to 2^127",
+                    text);
 }

@@ -78,6 +78,22 @@ static ddp_status check_inject(const ddp_config *config)
     return DDP_OK;
 }
 
+static ddp_status check_precision(const ddp_run_opts *run)
+{
+    double scale;
+    bool grows;
+
+    if (run->precision == DDP_PRECISION_FP16 && run->device == DDP_DEVICE_CPU)
+        return USAGE("option --precision: found fp16 with --device cpu, expected bf16, or --device "
+                     "cuda");
+    if (run->loss_scale == NULL)
+        return DDP_OK;
+    if (run->precision != DDP_PRECISION_FP16)
+        return USAGE("option --loss-scale: found without --precision fp16, expected both: other "
+                     "numbers are not that small");
+    return ddpi_config_parse_scale(run->loss_scale, &scale, &grows);
+}
+
 /* What --exact cannot keep its promise with. */
 static ddp_status check_exact(const ddp_config *config)
 {
@@ -113,7 +129,7 @@ static ddp_status check_self_tests(const ddp_run_opts *run, const ddp_trainer_op
         return USAGE("option --verify-world: found with --sync-bn, expected statistics of each "
                      "shard, which one rank can compute, too");
     if (run->verify_grad && run->precision != DDP_PRECISION_FP32)
-        return USAGE("option --verify-grad: found with --precision bf16, expected fp32: "
+        return USAGE("option --verify-grad: found with --precision bf16 or fp16, expected fp32: "
                      "differences of such losses are rounding");
     if (run->verify_grad && run->sync_bn)
         return USAGE(
@@ -180,6 +196,7 @@ ddp_status ddpi_config_check(const ddp_config *config)
     DDP_TRY(check_images(config));
     DDP_TRY(check_batch(config));
     DDP_TRY(check_comm(config));
+    DDP_TRY(check_precision(&config->run));
     DDP_TRY(check_inject(config));
     DDP_TRY(check_exact(config));
     DDP_TRY(check_self_tests(&config->run, &config->trainer));
@@ -208,6 +225,20 @@ static double scaled_lr(const ddp_config *config)
     return config->optim.lr;
 }
 
+static ddp_status resolve_precision(ddp_config *config)
+{
+    static const ddp_dtype compute[] = {[DDP_PRECISION_FP32] = DDP_F32,
+                                        [DDP_PRECISION_BF16] = DDP_BF16,
+                                        [DDP_PRECISION_FP16] = DDP_F16};
+    const ddp_run_opts *run = &config->run;
+
+    config->model.compute = compute[run->precision];
+    if (run->precision != DDP_PRECISION_FP16)
+        return DDP_OK;
+    return ddpi_config_parse_scale(run->loss_scale != NULL ? run->loss_scale : "dynamic",
+                                   &config->loss_scale, &config->loss_scale_grows);
+}
+
 ddp_status ddp_config_resolve(ddp_config *config, int world)
 {
     ddp_run_opts *run = &config->run;
@@ -233,7 +264,7 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
     config->lr = scaled_lr(config);
     config->reducer.exact = run->exact;
     config->device.deterministic = run->exact;
-    config->model.compute = run->precision == DDP_PRECISION_BF16 ? DDP_BF16 : DDP_F32;
+    DDP_TRY(resolve_precision(config));
     config->reducer.grad_dtype = run->grad_dtype == DDP_PRECISION_BF16 ? DDP_BF16 : DDP_F32;
     return DDP_OK;
 }

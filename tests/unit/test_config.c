@@ -124,6 +124,10 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--verify-resume 2 --verify-grad", "one of them");
     refused("--verify-world 2 --exact --sync-bn", "expected statistics");
     refused("--verify-grad --precision bf16", "expected fp32");
+    refused("--precision fp16 --device cpu", "expected bf16, or --device cuda");
+    refused("--loss-scale 1024", "without --precision fp16");
+    refused("--precision fp16 --loss-scale much", "expected dynamic or a number");
+    refused("--precision fp16 --loss-scale 1e-5", "from 2^-14");
     refused("--verify-grad --sync-bn", "statistics of each shard");
     refused("--verify-grad --eval-only --init-weights w", "one of them");
     refused("--verify-grad --verify-world 1 --exact", "one of them");
