@@ -120,9 +120,26 @@ DDP_CALL ddp_status ddp_model_backward(ddp_model *model);
 DDP_CALL ddp_status ddp_model_infer(ddp_model *model, const ddp_model_input *input,
                                     const float **logits_out, double *loss_sum);
 
+/* ---- looking on ---- */
+
+/* Something that a training pass has just made, as plain f32 on the host, valid during the call. */
+typedef struct ddp_model_sight {
+    const char *kind; /* "output", "gradient of the output", "gradient" */
+    const char *name; /* of the layer; of the parameter for "gradient" */
+    const float *values;
+    size_t count;
+    int64_t samples; /* that they belong to in equal parts; 0: to all together */
+} ddp_model_sight;
+typedef ddp_status (*ddp_model_watch_fn)(void *arg, const ddp_model_sight *sight);
+/* For finding faults: fn sees each layer's output in forward order, then in backward the gradients
+ * of its parameters and of the outputs that it read (the part that goes through this layer). Slow.
+ * NULL: nobody. A step replayed by a device's graph shows nothing. */
+DDP_API void ddp_model_watch(ddp_model *model, ddp_model_watch_fn fn, void *arg);
+
 /* ---- queries ---- */
 DDP_API const char *ddp_model_name(const ddp_model *model);
 DDP_API int64_t ddp_model_classes(const ddp_model *model);
+DDP_API ddp_shape ddp_model_input_shape(const ddp_model *model); /* of a sample */
 /* Floating-point operations per sample: forward, and forward plus backward. */
 DDP_API double ddp_model_forward_flops(const ddp_model *model);
 DDP_API double ddp_model_train_flops(const ddp_model *model);

@@ -64,6 +64,9 @@ typedef ddp_status (*ddp_param_ready_fn)(void *arg, int index);
 /* fn is called from ddp_param_grad_done() when a parameter's last contribution is in. NULL: nobody.
  */
 DDP_API void ddp_param_table_on_ready(ddp_param_table *table, ddp_param_ready_fn fn, void *arg);
+/* Who that is, to be put back. */
+DDP_API void ddp_param_table_get_ready(const ddp_param_table *table, ddp_param_ready_fn *fn_out,
+                                       void **arg_out);
 /* Starts a backward: every parameter awaits use_count contributions. */
 DDP_API void ddp_param_table_begin(ddp_param_table *table);
 /* A layer's backward has added its contribution. Too many is DDP_ERR_INTERNAL and names the

@@ -53,6 +53,9 @@ typedef struct ddp_tensor {
     size_t bytes;
 } ddp_tensor;
 
+/* Writes such a file, complete or absent. DDP_ERR_UNSUPPORTED for a dtype that is none; bytes must
+ * be the shape's. */
+DDP_CALL ddp_status ddp_tensors_save(const char *path, const ddp_tensor *tensors, size_t count);
 /* Reads a whole file, in the order of its data. The caller closes *tensors_out. */
 DDP_CALL ddp_status ddp_tensors_open(const char *path, ddp_tensors **tensors_out);
 DDP_API void ddp_tensors_close(ddp_tensors *tensors);

@@ -12,6 +12,54 @@ struct ddp_tensors {
     ddpi_safetensors file;
 };
 
+/* ---- writing ---- */
+
+static ddp_status describe(const ddp_tensor *tensor, ddpi_safetensor *out)
+{
+    *out = (ddpi_safetensor){.name = tensor->name, .shape = tensor->shape};
+    for (int d = 0; d < DDPI_ST_COUNT; d++) {
+        if (strcmp(tensor->dtype, ddpi_st_dtype_name((ddpi_st_dtype)d)) != 0)
+            continue;
+        out->dtype = (ddpi_st_dtype)d;
+        DDP_ASSERT(tensor->bytes ==
+                   (size_t)ddp_shape_count(&tensor->shape) * ddpi_st_dtype_bytes(out->dtype));
+        return DDP_OK;
+    }
+    return DDP_FAIL(DDP_ERR_UNSUPPORTED, "tensor %s: there is no type %s", tensor->name,
+                    tensor->dtype);
+}
+
+static ddp_status write_file(const char *path, const ddp_tensor *tensors, size_t count,
+                             ddpi_safetensor *described)
+{
+    char *head, *file;
+    size_t head_bytes, data_bytes;
+    for (size_t i = 0; i < count; i++)
+        DDP_TRY(describe(&tensors[i], &described[i]));
+    DDP_TRY(ddpi_safetensors_head(described, count, &head, &head_bytes, &data_bytes));
+    ddp_status st = DDP_ALLOC(file, head_bytes + data_bytes);
+    if (st == DDP_OK) {
+        memcpy(file, head, head_bytes);
+        for (size_t i = 0; i < count; i++)
+            memcpy(file + head_bytes + described[i].begin, tensors[i].data, tensors[i].bytes);
+        st = ddp_fs_write_atomic(path, file, head_bytes + data_bytes);
+        ddp_free(file);
+    }
+    ddp_free(head);
+    return st;
+}
+
+ddp_status ddp_tensors_save(const char *path, const ddp_tensor *tensors, size_t count)
+{
+    ddpi_safetensor *described;
+    DDP_TRY(DDP_ALLOC(described, count));
+    const ddp_status st = write_file(path, tensors, count, described);
+    ddp_free(described);
+    return st;
+}
+
+/* ---- reading ---- */
+
 ddp_status ddp_tensors_open(const char *path, ddp_tensors **tensors_out)
 {
     ddp_tensors *t;

@@ -372,6 +372,11 @@ int64_t ddp_model_classes(const ddp_model *model)
     return model->opts.classes;
 }
 
+ddp_shape ddp_model_input_shape(const ddp_model *model)
+{
+    return model->opts.input_shape;
+}
+
 double ddp_model_forward_flops(const ddp_model *model)
 {
     double flops = 0;

@@ -95,6 +95,8 @@ struct ddp_model {
     const ddp_model_sync *sync;
     const ddpi_plan_set *awaiting; /* the forward that awaits its backward */
     ddp_model_input awaiting_input;
+    ddp_model_watch_fn watch;
+    void *watch_arg;
 };
 
 /* The node whose output are the logits. */
@@ -103,6 +105,9 @@ int ddpi_model_last(const ddp_model *model);
 ddp_shape ddpi_model_shape(const ddp_model *model, int node, int64_t batch);
 /* "20x3x3" for a shape with batch. */
 char *ddpi_model_format_sample(const ddp_shape *shape, char *text, size_t text_bytes);
+/* Shows what a step has made to whoever watches. */
+DDP_INNER ddp_status ddpi_model_show(const ddp_model *model, const ddpi_plan_set *set,
+                                     const ddpi_step *step, const ddpi_pass *pass);
 ddpi_plan_set *ddpi_model_find_set(const ddp_model *model, int64_t batch, bool training);
 void ddpi_plan_set_destroy(const ddp_model *model, ddpi_plan_set *set);
 

@@ -40,18 +40,25 @@ static ddpi_pass pass_of(const ddp_model *model, const ddpi_plan_set *set, const
     return pass;
 }
 
-static ddp_status run_step(const ddp_model *model, const ddpi_plan_set *set, const ddpi_step *step,
-                           const ddp_model_input *input)
+static ddp_status run_layer(const ddp_model *model, const ddpi_plan_set *set, const ddpi_step *step,
+                            const ddpi_pass *pass)
 {
     ddpi_layer *layer = model->nodes[step->node].layer;
     ddpi_layer_plan *plan = set->plans[step->node];
-    const ddpi_pass pass = pass_of(model, set, step, input);
     if (step->kind == DDPI_STEP_BACKWARD)
-        return layer->ops->backward(layer, plan, &pass);
+        return layer->ops->backward(layer, plan, pass);
     if (step->kind == DDPI_STEP_ACCUMULATE)
-        return ddp_op_accumulate(model->device, pass.stream, plan->dst, pass.diff_dst,
-                                 pass.diff_dst2);
-    return layer->ops->forward(layer, plan, &pass);
+        return ddp_op_accumulate(model->device, pass->stream, plan->dst, pass->diff_dst,
+                                 pass->diff_dst2);
+    return layer->ops->forward(layer, plan, pass);
+}
+
+static ddp_status run_step(const ddp_model *model, const ddpi_plan_set *set, const ddpi_step *step,
+                           const ddp_model_input *input)
+{
+    const ddpi_pass pass = pass_of(model, set, step, input);
+    DDP_TRY(run_layer(model, set, step, &pass));
+    return model->watch != NULL ? ddpi_model_show(model, set, step, &pass) : DDP_OK;
 }
 
 /* Steps [from, to) of a set's schedule. */

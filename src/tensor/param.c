@@ -174,6 +174,13 @@ void ddp_param_table_on_ready(ddp_param_table *table, ddp_param_ready_fn fn, voi
     table->ready_arg = arg;
 }
 
+void ddp_param_table_get_ready(const ddp_param_table *table, ddp_param_ready_fn *fn_out,
+                               void **arg_out)
+{
+    *fn_out = table->ready;
+    *arg_out = table->ready_arg;
+}
+
 void ddp_param_table_begin(ddp_param_table *table)
 {
     for (int i = 0; i < table->count; i++)
