@@ -81,6 +81,9 @@ DDP_CALL ddp_status ddp_strategy_step(ddp_strategy *strategy, ddp_loader *loader
 /* Local. Words of this rank's that the next step's control word carries to all ranks. */
 DDP_API void ddp_strategy_set_flags(ddp_strategy *strategy, uint32_t flags);
 
+/* What generators of an epoch's forwards start from (model.h: seed). */
+DDP_API uint64_t ddp_strategy_seed(const ddp_strategy *strategy, int64_t epoch);
+
 /* Local, between steps. Takes checksums of the optimizer's state in the ranges that this rank
  * updates. The next step compares them, before it uses that state, and tells all ranks. */
 DDP_CALL ddp_status ddp_strategy_seal(ddp_strategy *strategy);

@@ -90,6 +90,7 @@ typedef struct ddp_trainer_parts {
     const ddp_sampler *sampler;
     ddp_eval *eval;             /* NULL: no evaluation */
     ddp_saver *saver;           /* NULL: saves and stops nothing */
+    const char *dir;            /* of the run, for files of faults; NULL: none are written */
     const ddp_run_state *start; /* goes on from there; NULL: from the beginning */
     const ddp_observer *observers;
     int observer_count;

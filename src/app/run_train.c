@@ -19,6 +19,7 @@ static ddp_status train(ddpi_run *run)
         /* With a held-out part the test set is kept for the end. */
         .eval = run->net.val != NULL ? run->net.val : run->net.test,
         .saver = run->net.saver,
+        .dir = run->dir,
         .start = &run->start,
         .observers = &observer,
         .observer_count = run->rank == 0 ? 1 : 0,

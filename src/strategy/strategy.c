@@ -20,10 +20,27 @@ static ddp_status verify_seal(ddp_strategy *s, ddp_range range)
     return ddp_device_is_host(s->device) ? ddpi_seal_verify(s->seal, range) : DDP_OK;
 }
 
+/* Where the host can know in time, nothing that is not finite is applied, so that what it comes
+ * from can be found. A gate has decided about that already. */
+static ddp_status check_range(ddp_strategy *s, ddp_range range)
+{
+    double sum = 0;
+    if (!ddp_device_is_host(s->device) || ddp_optim_measures(s->optim))
+        return DDP_OK;
+    DDP_TRY(ddp_op_sum_squares(s->device, ddp_device_main_stream(s->device),
+                               ddp_reducer_sums(s->reducer) + range.lo, range.hi - range.lo, 1,
+                               &sum));
+    s->refused = s->refused || !isfinite(sum);
+    return DDP_OK;
+}
+
 ddp_status ddpi_strategy_update(void *arg, ddp_range range, bool shared)
 {
     ddp_strategy *s = arg;
     DDP_TRY(verify_seal(s, range));
+    DDP_TRY(check_range(s, range));
+    if (s->refused)
+        return DDP_OK;
     /* A range that everybody owns counts once in the global norm. */
     bool counts = !shared || ddp_comm_rank(s->comm) == 0;
     return ddp_optim_update(s->optim, ddp_device_main_stream(s->device),

@@ -48,6 +48,7 @@ struct ddp_strategy {
     ddp_marks *marks;   /* forwards and backwards of a step */
     ddp_event *reached; /* the main stream's, where the host waits within a step */
     bool decided;       /* something, in this step */
+    bool refused;       /* an update, in this step: its gradient is not finite */
     /* With exact sums: losses of all ranks' shards, and behind them the optimizer's sums, in which
      * the others' places are 0. */
     double *exact;

@@ -24,6 +24,11 @@
 /* Intervals of the main stream. */
 enum { MARK_OTHER, MARK_FORWARD, MARK_BACKWARD, MARK_KINDS };
 
+uint64_t ddp_strategy_seed(const ddp_strategy *s, int64_t epoch)
+{
+    return s->opts.seed + (uint64_t)epoch * EPOCH_STRIDE;
+}
+
 /* ---- this rank's part ---- */
 
 static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_control_word *word)
@@ -39,7 +44,7 @@ static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_co
                              .mix = batch->mix,
                              .sample_ids = batch->sample_ids,
                              .loss_scale = s->scale_place.there,
-                             .seed = s->opts.seed + (uint64_t)batch->epoch * EPOCH_STRIDE};
+                             .seed = ddp_strategy_seed(s, batch->epoch)};
     ddp_stream *stream = ddp_device_main_stream(s->device);
     ddpi_running_select(s->running, batch->shard, batch->count);
     DDP_TRY(ddp_marks_set(s->marks, stream, MARK_OTHER));
@@ -55,7 +60,7 @@ static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_co
 static ddp_status begin(ddp_strategy *s)
 {
     s->measured_sq = 0;
-    s->decided = false;
+    s->decided = s->refused = false;
     memset(s->results, 0, (1 + (size_t)s->opts.reducer.shards) * sizeof *s->results);
     if (s->exact != NULL)
         memset(s->exact, 0, s->exact_count * sizeof *s->exact);
@@ -114,6 +119,8 @@ static ddp_status collect(ddp_strategy *s, ddpi_control_word *word)
     word->grad_sq = s->results[0] + s->measured_sq;
     if (s->exact != NULL)
         collect_exact(s, word);
+    if (s->refused)
+        word->grad_sq = NAN; /* what was not applied was not added either */
     return DDP_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 #include "train/inject_impl.h"
+#include "train/trace_impl.h"
 
 enum { RATE_SAMPLES = 4096 }; /* the last steps whose median rate is reported */
 
@@ -23,6 +24,7 @@ typedef struct trainer {
     double *rates; /* images/s of the last steps, a ring */
     int64_t rate_count;
     int64_t fresh_samples; /* of this epoch, by this process */
+    bool traced;           /* a step that was not finite */
     bool on_target;        /* the last evaluation reaches the target */
     ddp_saver_verdict verdict;
     ddp_limits limits;
@@ -106,9 +108,22 @@ static void count_skipped(trainer *t)
     t->at.epoch_skipped++;
 }
 
+/* What it was; of several steps that are skipped, of the first. The step is not counted yet. */
+static ddp_status trace(trainer *t, char text[DDPI_TRACE_BYTES])
+{
+    const int64_t next = t->at.step_in_epoch + 1, steps = t->info->steps_per_epoch;
+    text[0] = 0;
+    if (t->traced)
+        return DDP_OK;
+    t->traced = true;
+    DDP_TRY(ddpi_trace(t->parts, &t->at, text));
+    return ddp_loader_seek(t->parts->loader, t->at.epoch + next / steps, next % steps);
+}
+
 /* All ranks have the same numbers, so that all fail or all go on. */
 static ddp_status check_finite(trainer *t, int64_t epoch, const ddp_step_stats *stats)
 {
+    char text[DDPI_TRACE_BYTES];
     if (stats->nonfinite_rank < 0)
         return DDP_OK;
     if (stats->overflow) {
@@ -120,18 +135,20 @@ static ddp_status check_finite(trainer *t, int64_t epoch, const ddp_step_stats *
                      (long long)t->at.skipped);
         return DDP_OK;
     }
+    DDP_TRY(trace(t, text));
+    const char *colon = text[0] != 0 ? ": " : "";
     if (t->opts->on_nonfinite != DDP_NONFINITE_SKIP || !stats->skipped)
         return DDP_FAIL(DDP_ERR_NONFINITE,
                         "step %lld (epoch %lld): loss or gradients of rank %d are not finite; a "
-                        "lower --lr may help",
-                        (long long)(t->at.steps + 1), (long long)(epoch + 1),
-                        stats->nonfinite_rank);
+                        "lower --lr may help%s%s",
+                        (long long)(t->at.steps + 1), (long long)(epoch + 1), stats->nonfinite_rank,
+                        colon, text);
     count_skipped(t);
     if (ddp_comm_rank(t->parts->comm) == 0)
         ddp_warn("step %lld (epoch %lld): loss or gradients of rank %d are not finite; the step is "
-                 "skipped, %lld so far",
+                 "skipped, %lld so far%s%s",
                  (long long)(t->at.steps + 1), (long long)(epoch + 1), stats->nonfinite_rank,
-                 (long long)t->at.skipped);
+                 (long long)t->at.skipped, colon, text);
     return DDP_OK;
 }
 
@@ -167,9 +184,9 @@ static ddp_status run_step(trainer *t)
         ddp_strategy_set_flags(p->strategy, ddp_saver_flags(p->saver));
     DDP_TRY(ddp_strategy_step(p->strategy, p->loader, ddp_sampler_step_count(p->sampler, index), lr,
                               &stats));
-    DDP_TRY(ddpi_inject_after(&t->opts->inject, p, t->at.steps + 1, kept));
     DDP_TRY(check_damage(t, &stats));
     DDP_TRY(check_finite(t, epoch, &stats));
+    DDP_TRY(ddpi_inject_after(&t->opts->inject, p, t->at.steps + 1, kept));
     count_step(t, &stats);
     if (checks_here(t))
         DDP_TRY(ddp_strategy_seal(p->strategy));
