@@ -61,7 +61,7 @@ enum { DDP_CONFIG_MAX_CHANNELS = 64 };
 /* Options as given that belong to no module alone. Texts may be NULL: not given. */
 typedef struct ddp_run_opts {
     const char *model, *input_shape, *normalize, *run_dir, *init_weights, *save_weights,
-        *dump_logits, *freeze, *rank_weights, *resume, *time_limit, *loss_scale, *inject;
+        *dump_logits, *freeze, *rank_weights, *resume, *time_limit, *loss_scale, *replay, *inject;
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks, verify_world, verify_resume;
     int64_t checkpoint_every, checkpoint_epochs, keep;

@@ -152,6 +152,7 @@ bool ddpi_resume_stores(const char *name)
                                         "verify-grad",
                                         "verify-resume",
                                         "on-mismatch",
+                                        "replay",
                                         "inject"};
 
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)

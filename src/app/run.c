@@ -65,13 +65,26 @@ static const stage stages[] = {
     {"describe the run", ddpi_run_describe},
 };
 
-static ddp_status set_up(ddpi_run *run)
+/* Of a run that only looks at what another has left. */
+static const stage replay_stages[] = {
+    {"read options", check_options},
+    {"compare options", compare_options},
+    {"find the machine", ddpi_run_find_machine},
+    {"replay", ddpi_run_replay},
+};
+
+static ddp_status pass(ddpi_run *run, const stage *list, size_t count)
 {
-    for (size_t i = 0; i < sizeof stages / sizeof stages[0]; i++) {
-        ddp_comm_note(run->comm, 0, stages[i].name);
-        DDP_TRY(ddpi_run_agree(run, stages[i].run(run), stages[i].name));
+    for (size_t i = 0; i < count; i++) {
+        ddp_comm_note(run->comm, 0, list[i].name);
+        DDP_TRY(ddpi_run_agree(run, list[i].run(run), list[i].name));
     }
     return DDP_OK;
+}
+
+static ddp_status set_up(ddpi_run *run)
+{
+    return pass(run, stages, sizeof stages / sizeof stages[0]);
 }
 
 /* Everything is saved, and the run can go on later. */
@@ -85,6 +98,8 @@ static ddp_status stop(ddpi_run *run)
 
 static ddp_status run_all(ddpi_run *run)
 {
+    if (run->config.run.replay != NULL)
+        return pass(run, replay_stages, sizeof replay_stages / sizeof replay_stages[0]);
     DDP_TRY(set_up(run));
     if (ddpi_run_verifies(run)) {
         DDP_TRY(ddpi_run_verify(run));

@@ -143,6 +143,8 @@ DDP_INNER ddp_status ddpi_run_finish(ddpi_run *run);         /* records.c */
 DDP_INNER ddp_status ddpi_run_steps(ddpi_run *run, ddp_strategy *strategy, ddp_loader *loader,
                                     ddp_range steps, double *losses);
 DDP_INNER ddp_status ddpi_run_verify_resume(ddpi_run *run);
+/* Collective. All of a run with --replay, once the machine is known. */
+DDP_INNER ddp_status ddpi_run_replay(ddpi_run *run);
 /* Collective. A new loader and a new strategy without weights; there is no saver any more. */
 DDP_INNER ddp_status ddpi_run_restart(ddpi_run *run);
 /* Collective. A checkpoint in the run's directory, whatever the options say. */

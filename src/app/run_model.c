@@ -85,7 +85,7 @@ ddp_status ddpi_run_open_model(ddpi_run *run)
     DDP_TRY(ddp_device_open(ops, &run->config.device, &run->net.device));
     DDP_TRY(ddpi_run_attach_lane(run));
     DDP_TRY(ddp_model_create(def, &run->config.model, run->net.device, &run->net.model));
-    if (run->config.run.eval_only)
+    if (run->config.run.eval_only || run->config.run.replay != NULL)
         return DDP_OK;
     DDP_TRY(plan_training(run));
     return freeze(run);

@@ -68,6 +68,14 @@ void ddp_config_destroy(ddp_config *config)
     ddp_free(config);
 }
 
+/* A micro-batch is computed again by one rank, whatever the run's config.ini says of its world. */
+static void leave_alone(ddp_run_opts *run)
+{
+    run->loopback_ranks = run->loopback_ranks > 0;
+    run->logical_ranks = 0;
+    run->rank_weights = run->resume = run->inject = NULL;
+}
+
 ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **envp,
                             ddp_options_verdict *verdict_out)
 {
@@ -79,6 +87,8 @@ ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **en
         *verdict_out = verdict;
         return DDP_OK;
     }
+    if (config->run.replay != NULL)
+        leave_alone(&config->run);
     DDP_TRY(ddpi_config_parse_shape(config->run.input_shape, &config->data.input_shape));
     if (config->run.normalize != NULL && config->run.normalize[0] != 0)
         DDP_TRY(ddpi_config_parse_normalize(config->run.normalize, &config->normalize));

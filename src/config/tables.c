@@ -120,6 +120,9 @@ static const ddp_option train_options[] = {
      "gone without a word (exit), out of disk space (enospc), or gets a parameter that is no "
      "number (nan) "
      "or has a wrong bit (bitflip)"},
+    {"replay", DDP_OPT_STRING, AT(run.replay), 0, 0, NULL, "FILE",
+     "Instead of training: compute a micro-batch again that a run has kept because it was not "
+     "finite, on one rank, and show all ranges; with --config and that run's config.ini"},
     {"verify-world", DDP_OPT_INT, AT(run.verify_world), 0, COUNT_MAX, NULL, "N",
      "Instead of training: make N steps with --exact, and once more on one rank, and compare all "
      "bits"},

@@ -136,10 +136,11 @@ static ddp_status check_self_tests(const ddp_run_opts *run, const ddp_trainer_op
             "option --verify-grad: found with --sync-bn, expected statistics of each shard");
     if (run->verify_resume > 0 && run->resume != NULL && strcmp(run->resume, "none") != 0)
         return USAGE("option --verify-resume: found with --resume, expected a run of its own");
-    if (run->eval_only + (run->verify_world > 0) + (run->verify_resume > 0) + run->verify_grad > 1)
-        return USAGE("options --eval-only, --verify-world, --verify-resume and --verify-grad: "
-                     "found several, "
-                     "expected one of them");
+    const int modes = run->eval_only + (run->verify_world > 0) + (run->verify_resume > 0) +
+                      run->verify_grad + (run->replay != NULL);
+    if (modes > 1)
+        return USAGE("options --eval-only, --replay, --verify-world, --verify-resume and "
+                     "--verify-grad: found several, expected one of them");
     return DDP_OK;
 }
 

@@ -122,6 +122,7 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--verify-world 2", "without --exact");
     refused("--verify-resume 2 --resume here", "a run of its own");
     refused("--verify-resume 2 --verify-grad", "one of them");
+    refused("--replay file --verify-grad", "one of them");
     refused("--verify-world 2 --exact --sync-bn", "expected statistics");
     refused("--verify-grad --precision bf16", "expected fp32");
     refused("--precision fp16 --device cpu", "expected bf16, or --device cuda");
