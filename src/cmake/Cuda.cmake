@@ -155,12 +155,12 @@ function(ddp_add_cuda_module)
   # Not -Wconversion: what nvcc makes of a launch would not pass.
   target_compile_options(ddp_cuda_code PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;--threads=2;-Xcompiler=-Wall,-Wextra,-Werror>")
-  set_target_properties(ddp_cuda_code PROPERTIES CUDA_RUNTIME_LIBRARY Shared CUDA_STANDARD 17
+  set_target_properties(ddp_cuda_code PROPERTIES CUDA_RUNTIME_LIBRARY None CUDA_STANDARD 17
     CUDA_VISIBILITY_PRESET hidden)
   add_library(ddp_cuda SHARED $<TARGET_OBJECTS:ddp_cuda_code> $<TARGET_OBJECTS:ddp_cuda_host>)
   target_link_libraries(ddp_cuda PRIVATE ddp ${DDP_CUDA_LIBRARIES})
   target_link_options(ddp_cuda PRIVATE -Wl,--no-undefined -Wl,--enable-new-dtags)
-  set_target_properties(ddp_cuda PROPERTIES LINKER_LANGUAGE CUDA CUDA_RUNTIME_LIBRARY Shared
+  set_target_properties(ddp_cuda PROPERTIES LINKER_LANGUAGE CUDA CUDA_RUNTIME_LIBRARY None
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
     BUILD_RPATH "${folders}" INSTALL_RPATH "$ORIGIN;${folders}")
   set(DDP_CUDA_FOLDERS ${folders} PARENT_SCOPE)

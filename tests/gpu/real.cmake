@@ -11,7 +11,7 @@ function(ddp_real_program name source)
     DDP_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
   target_link_libraries(real_${name} PRIVATE ddp_objects ddp_warnings ${DDP_CUDA_LIBRARIES}
     PkgConfig::CMOCKA)
-  set_target_properties(real_${name} PROPERTIES LINKER_LANGUAGE CUDA CUDA_RUNTIME_LIBRARY Shared
+  set_target_properties(real_${name} PROPERTIES LINKER_LANGUAGE CUDA CUDA_RUNTIME_LIBRARY None
     BUILD_RPATH "${DDP_CUDA_FOLDERS}")
   add_dependencies(real_tests real_${name})
 endfunction()

@@ -123,6 +123,7 @@ look_for_cuda() {
         fi
     done
     [ -z "$simulator" ] || return 0
+    cudart=$(dirname "$(dirname "$(in_folders include/cuda_runtime_api.h)")")
     if nvcc=$(in_folders bin/nvcc); then finds nvcc "$nvcc"; else lacks nvcc "bin/ of $where"; fi
     if gpu=$(nvidia-smi -L 2>/dev/null | grep '^GPU'); then
         finds GPU "$(head -n 1 <<<"$gpu") ($(wc -l <<<"$gpu") in all)"
@@ -142,7 +143,7 @@ need_program() { # NAME ALTERNATIVE...
 # Can a C program with this include and these flags be made?
 compiles() {
     printf '#include <%s>\nint main(void) { return 0; }\n' "$1" |
-        cc -x c - -o "$logs/try" ${prefix:+-I"$prefix/usr/include"} "${@:2}" 2>/dev/null
+        cc -x c - -o "$logs/try" "${@:2}" 2>/dev/null
 }
 
 look_for_tools() {
@@ -154,7 +155,11 @@ look_for_tools() {
     command -v cc >/dev/null || return 0
     compiles argp.h || lacks argp.h "by cc: part of glibc"
     compiles omp.h -fopenmp || lacks OpenMP "by cc -fopenmp: libgomp, part of gcc"
-    if compiles dnnl.h; then finds dnnl.h "by cc"; else lacks "oneDNN (libdnnl-dev)" "dnnl.h by cc${prefix:+, in $prefix}"; fi
+    if compiles dnnl.h; then
+        finds dnnl.h "by cc"
+    else
+        lacks "oneDNN (libdnnl-dev)" "dnnl.h by cc${prefix:+, in $prefix}"
+    fi
 }
 
 look_for_packages() {
@@ -178,7 +183,7 @@ look_for_mpi() {
     for at in "${MPI_HOME:+$MPI_HOME/bin/mpicc}" "$(command -v mpicc)" \
         "$("$python" -c 'import sys; print(sys.prefix)' 2>/dev/null)/bin/mpicc"; do
         if [ -x "$at" ] && "$at" --version >/dev/null 2>&1; then
-            mpi=$(dirname "$(dirname "$at")")
+            mpi=$at
             PATH=$(dirname "$at"):$PATH
             finds MPI "$at"
             return 0
@@ -197,14 +202,15 @@ use_prefix() {
     done
     export PKG_CONFIG_PATH=$logs/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
     export LD_LIBRARY_PATH=$lib:$lib/openmpi/lib:$prefix/usr/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    export PATH=$PATH:$prefix/usr/bin
+    export LIBRARY_PATH=$lib${LIBRARY_PATH:+:$LIBRARY_PATH}
+    export C_INCLUDE_PATH=$prefix/usr/include/$(uname -m)-linux-gnu:$prefix/usr/include
+    export CPLUS_INCLUDE_PATH=$C_INCLUDE_PATH PATH=$PATH:$prefix/usr/bin
     export CMAKE_PREFIX_PATH=$prefix/usr
     [ -d "$lib/openmpi" ] || return 0
-    export OPAL_PREFIX=$prefix/usr
-    for file in mpicc mpirun; do
-        [ -x "$prefix/usr/bin/$file" ] || ln -sf "$prefix/usr/bin/$([ $file = mpicc ] && echo opal_wrapper || echo orterun)" \
-            "$logs/$file"
-    done
+    export OPAL_PREFIX=$prefix/usr PMIX_INSTALL_PREFIX=$lib/pmix2
+    # Debian's names for them are links that only installing makes.
+    [ -x "$prefix/usr/bin/mpicc" ] || ln -sf "$prefix/usr/bin/opal_wrapper" "$logs/mpicc"
+    [ -x "$prefix/usr/bin/mpirun" ] || ln -sf "$prefix/usr/bin/orterun" "$logs/mpirun"
     PATH=$PATH:$logs
 }
 
@@ -241,12 +247,14 @@ skipped() { report+=("$(printf '%-20s skipped         %s' "$1" "$2")"); }
 configure() {
     local options=(-DCMAKE_BUILD_TYPE=Release -DDDP_PACK=off -DDDP_BENCHMARKS=off)
     options+=(-DDDP_MPI=$([ -n "$mpi" ] && echo on || echo off) "${parts[@]}")
-    [ -z "$mpi" ] || options+=("-DMPI_HOME=$mpi")
+    [ -z "$mpi" ] || options+=("-DMPI_C_COMPILER=$mpi" "-DMPIEXEC_EXECUTABLE=$(command -v mpirun)")
     command -v ninja >/dev/null && options+=(-G Ninja)
     if [ -n "$simulator" ]; then
         options+=(-DDDP_CUDA=auto -DDDP_GPU_TESTS=off)
     else
         options+=(-DDDP_CUDA=on -DDDP_GPU_TESTS=on "-DDDP_NVCC=$nvcc")
+        # The compiler's wheel need not be that of the runtime.
+        export NVCC_PREPEND_FLAGS="-I$cudart/include -L$cudart/lib64 -L$cudart/lib ${NVCC_PREPEND_FLAGS:-}"
     fi
     cmake -S "$root" -B "$build" "${options[@]}"
 }
@@ -325,7 +333,11 @@ checks() {
         skipped cuobjdump "the simulator's module has no machine code of GPUs"
         return 0
     fi
-    if command -v compute-sanitizer >/dev/null; then part compute-sanitizer sanitize; else skipped compute-sanitizer "not on PATH"; fi
+    if command -v compute-sanitizer >/dev/null; then
+        part compute-sanitizer sanitize
+    else
+        skipped compute-sanitizer "not on PATH"
+    fi
     if cuobjdump=$(command -v cuobjdump || in_folders bin/cuobjdump); then
         part cuobjdump fat_binary
     else
