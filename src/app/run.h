@@ -190,6 +190,8 @@ void ddpi_run_write_status(const ddpi_run *run, const char *word);
  * that has said the cause, a page of all ranks (run_failure.c). */
 void ddpi_run_write_failure(const ddpi_run *run);
 void ddpi_run_merge_failure(const ddpi_run *run);
+/* Rank 0, before the run: what an earlier failure of a run that goes on has left. */
+DDP_INNER ddp_status ddpi_run_put_failure_aside(const ddpi_run *run);
 /* Rank 0's path of a file in the run directory. */
 DDP_INNER ddp_status ddpi_run_path(const ddpi_run *run, const char *name, char path[PATH_MAX]);
 /* Writes environment.json; rank 0 calls it. */

@@ -130,6 +130,7 @@ static ddp_status make_dir(ddpi_run *run, char path[PATH_MAX])
     DDP_TRY(ddpi_run_path(run, "status", file));
     DDP_TRY(ddp_fs_write_atomic(file, "running\n", strlen("running\n")));
     DDP_TRY(write_config(run));
+    DDP_TRY(ddpi_run_put_failure_aside(run));
     return open_metrics(run);
 }
 

@@ -43,6 +43,21 @@ static ddp_status rank_path(const ddpi_run *run, int rank, char path[PATH_MAX])
     return failure_path(run, name, path);
 }
 
+ddp_status ddpi_run_put_failure_aside(const ddpi_run *run)
+{
+    char path[PATH_MAX], old[PATH_MAX];
+
+    DDP_TRY(ddpi_run_path(run, "failure", path));
+    for (int i = 1; ddp_fs_exists(path); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "failure-%d", i);
+        DDP_TRY(ddpi_run_path(run, name, old));
+        if (!ddp_fs_exists(old))
+            return ddp_fs_rename(path, old);
+    }
+    return DDP_OK;
+}
+
 /* ---- a rank's own file ---- */
 
 /* Times are seconds before now; what has not happened yet has none. */

@@ -29,6 +29,8 @@ equal 'resumes' "$(grep -c -- '--resume auto$' "$work/launches")" 3
 equal 'weights' "$(summary broken weights_xxh3)" "$(summary whole weights_xxh3)"
 equal 'steps' "$(grep -c '"kind":"step"' "$work/broken/metrics.jsonl")" 40
 equal 'status' "$(cat "$work/broken/status")" trained
+equal 'pages of failures' "$(cd "$work/broken" && grep -l 'rank [12] .* died' failure*/summary.txt | tr '\n' ' ')" \
+    'failure-1/summary.txt failure-2/summary.txt '
 grep -q 'restart 2 of 2' "$work/out" && pass || fail "$(cat "$work/out")"
 
 # restarted STATUS LAUNCHES MAX COMMAND: with that exit status and number of launches.

@@ -122,6 +122,31 @@ static void a_cause_reaches_every_other_node(void **state)
     }
 }
 
+static void *tell_often(void *arg)
+{
+    ddpi_net *net = arg;
+
+    for (int i = 0; i < 200; i++)
+        ddpi_net_tell(net, 1, DDP_ERR_PEER, "told from another thread");
+    return NULL;
+}
+
+/* The thread that fails is seldom the one that polls. */
+static void a_cause_may_be_told_while_polling(void **state)
+{
+    (void)state;
+    star s;
+    ddp_thread teller;
+
+    star_open(&s);
+    CHECK_OK(ddp_thread_start(&teller, "teller", tell_often, s.nets[1]));
+    TURN_UNTIL(&s, s.caused[0] && s.caused[2]);
+    ddp_thread_join(&teller);
+    assert_string_equal(s.causes[2].text, "told from another thread");
+    assert_int_equal(s.causes[2].from, 1);
+    star_close(&s);
+}
+
 static void a_lost_rank_is_named(void **state)
 {
     (void)state;
@@ -232,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_node_hears_all_records),
         cmocka_unit_test(a_cause_reaches_every_other_node),
+        cmocka_unit_test(a_cause_may_be_told_while_polling),
         cmocka_unit_test(a_lost_rank_is_named),
         cmocka_unit_test(leaving_in_order_alarms_nobody),
         cmocka_unit_test(strangers_are_dropped),
