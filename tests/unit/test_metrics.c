@@ -71,8 +71,8 @@ static void the_longest_record_fits(void **state)
 {
     ddp_metrics *metrics;
     const double d = -1.23456789123456e-300;
-    const ddp_step_record longest = {INT64_MIN, INT64_MIN, INT64_MIN, d, d, d, d, d,
-                                     d,         d,         d,         d, d, d, d};
+    const ddp_step_record longest = {INT64_MIN, INT64_MIN, INT64_MIN, d, d, d, d, -d,
+                                     d,         d,         d,         d, d, d, d, d};
     ddp_json *loaded;
     char *data;
     size_t bytes;
@@ -85,6 +85,8 @@ static void the_longest_record_fits(void **state)
     CHECK_OK(ddp_fs_read(path, 10000, &data, &bytes));
     CHECK_OK(ddp_json_load(data, bytes, "record", &loaded));
     double value = 0;
+    assert_true(ddp_json_as_number(ddp_json_get(loaded, "loss_scale"), &value));
+    assert_true(fabs(value / longest.loss_scale - 1) < 1e-8);
     assert_true(ddp_json_as_number(ddp_json_get(ddp_json_get(loaded, "ms"), "step"), &value));
     assert_true(fabs(value / longest.ms_step - 1) < 1e-8);
     ddp_json_destroy(loaded);
