@@ -5,9 +5,10 @@
  * Flags that the engine looks at while it runs a work are atomics.
  *
  * Where a node's side channel reaches all ranks, its watchdog finds late works and names who is
- * missing, and the deadline here is only a second line. Elsewhere the engine finds them itself:
- * when half of the time is over it asks all ranks how far they are, and at the deadline it names
- * those that have not entered the work or have not answered. */
+ * missing, and the deadline here is only a second line. Elsewhere rank 0's does that if nodes are
+ * connected (net.h), and soon after it the engine itself: when half of the time is over it asks all
+ * ranks how far they are, and after the deadline it names those that have not entered the work or
+ * have not answered. */
 #include "comm/engine.h"
 
 #include <stdio.h>
@@ -23,6 +24,7 @@
 #define LISTEN_NS      (20 * NS_PER_MS)   /* between looks for messages while there is no work */
 #define ABORT_WAIT_NS  (300 * NS_PER_MS)  /* for the causes of a failure to leave */
 #define WATCHDOG_GRACE (2000 * NS_PER_MS) /* its message says more than ours */
+#define HUB_GRACE      (300 * NS_PER_MS)  /* the same for rank 0's, which comes from another node */
 #define CHECK_ROUNDS   16                 /* waiting rounds between looks at slower things */
 #define TIMER_SLACK_NS 1000ul             /* the default of 50 us would double a short sleep */
 
@@ -86,8 +88,7 @@ ddp_status ddpi_algo_check(ddpi_algo *a)
     int64_t limit_ns = a->work->deadline_ns;
     if (a->transport->ask != NULL)
         ask_if_late(e, now_ns);
-    else
-        limit_ns += WATCHDOG_GRACE;
+    limit_ns += ddpi_watchdog_sees(e->comm->watchdog, e->comm->world) ? WATCHDOG_GRACE : HUB_GRACE;
     return now_ns < limit_ns ? DDP_OK : late(e, now_ns);
 }
 

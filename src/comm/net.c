@@ -21,16 +21,18 @@
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
-#define NS_PER_MS       ((int64_t)1000000)
-#define GREET_NS        (10000 * NS_PER_MS) /* for the answer to the token */
-#define CONNECT_NS      (500 * NS_PER_MS)   /* for one of several addresses */
-#define GIVE_UP_NS      (30000 * NS_PER_MS) /* for all of them, again and again */
-#define PROOF_NS        (2000 * NS_PER_MS)  /* for a stranger to show the token */
-#define RECORD_NS       (250 * NS_PER_MS)   /* between two records of a rank that is busy */
-#define BEAT_NS         (1000 * NS_PER_MS)  /* and of one that is not */
-#define STRANGERS       32                  /* connections that have not shown the token yet */
-#define FRAMES_PER_TURN 256
-#define SPARE_FILES     256
+#define NS_PER_MS  ((int64_t)1000000)
+#define GREET_NS   (10000 * NS_PER_MS) /* for the answer to the token */
+#define CONNECT_NS (500 * NS_PER_MS)   /* for one of several addresses */
+#define GIVE_UP_NS (30000 * NS_PER_MS) /* for all of them, again and again */
+#define PROOF_NS   (2000 * NS_PER_MS)  /* for a stranger to show the token */
+/* Between two records of a rank that is busy: rank 0 gets about as many from few nodes as from
+ * many. */
+#define RECORD_NS(nodes) (50 * NS_PER_MS + (nodes)*NS_PER_MS / 4)
+#define BEAT_NS          (1000 * NS_PER_MS) /* and of one that is not */
+#define STRANGERS        32                 /* connections that have not shown the token yet */
+#define FRAMES_PER_TURN  256
+#define SPARE_FILES      256
 
 typedef enum frame_kind {
     FRAME_HELLO = 0x44445031,
@@ -157,7 +159,7 @@ static void allow_files(int count)
 ddp_status ddpi_net_listen(int node_count, int world, ddpi_net_address *address_out,
                            ddpi_net **net_out)
 {
-    ddpi_net_address address = {.port = 0};
+    ddpi_net_address address = {.node_count = node_count};
     ddpi_net *net;
     ddp_status st;
 
@@ -188,6 +190,7 @@ ddp_status ddpi_net_join(const ddpi_net_address *address, int node, ddpi_net **n
         return DDP_FAIL(DDP_ERR_COMM, "rank 0 has no address");
     DDP_TRY(net_new(1, 1, &net));
     net->node = node;
+    net->node_count = address->node_count;
     net->address = *address;
     net->tried = -1;
     *net_out = net;
@@ -279,7 +282,7 @@ static void say_records(ddpi_net *net, bool now)
         ddpi_side_view_get(net->side, index, &view);
         bool changed = !same(&view, &net->said[index].view);
         int64_t age = now_ns - net->said[index].at_ns;
-        bool due = age >= (changed && !net->hub ? RECORD_NS : BEAT_NS);
+        bool due = age >= (changed ? RECORD_NS(net->node_count) : BEAT_NS);
         if (!view.present || (!now && !due && !(changed && view.left)))
             continue;
         const frame f = record_frame(net, &view);

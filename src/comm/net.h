@@ -18,7 +18,7 @@ typedef struct ddpi_net ddpi_net;
 /* Where rank 0 listens; plain bytes, for a broadcast. port 0: nowhere. */
 typedef struct ddpi_net_address {
     uint8_t hello[DDPI_NET_TOKEN_BYTES], welcome[DDPI_NET_TOKEN_BYTES];
-    int32_t port, count;
+    int32_t node_count, port, count;
     struct {
         int32_t family;
         uint8_t bytes[16];

@@ -87,4 +87,5 @@ disturb STOP 3 0 12 --comm-timeout 3
 # Nodes that talk by messages and TCP only; rank 0 is where the connections meet.
 disturb KILL 3 1 10 --no-shared-memory
 disturb KILL 4 0 10 --no-shared-memory
+disturb STOP 3 2 12 --comm-timeout 3 --no-shared-memory
 finish
