@@ -85,7 +85,7 @@ run_tsan() {
     built tsan || return
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$root/tests/tsan.supp
     suite tsan tsan 400 '^(unit\.(async_worlds|lane|marks|thread|queue|log|loader|loopback|comm|shm|reducer|worlds|accumulate|sync_bn|rank_weights|clip|watchdog|net|ring|engine|device|pack).*|train\.loopback)$'
-    suite tsan tsan-sim 300 '^(sim|gpu)\.' '^gpu\.(train|ranks|nccl_failures)$' # not through MPI
+    suite tsan tsan-sim 300 '^(sim|gpu)\.' '^gpu\.(train|ranks|nccl_failures|selfcheck|fp16|exact)$' # not through MPI
     unset TSAN_OPTIONS
 }
 

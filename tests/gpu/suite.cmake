@@ -7,7 +7,7 @@ function(gpu_script name script)
   endif()
   add_test(NAME gpu.${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/${script}.sh ${ARGN})
   set_tests_properties(gpu.${name} PROPERTIES TIMEOUT 300 ENVIRONMENT
-    "DDP_TRAIN=$<TARGET_FILE:ddp_train>;LD_LIBRARY_PATH=${DDP_SIMCUDA_DIR};DDP_SANITIZED=${DDP_SANITIZE}")
+    "DDP_TRAIN=$<TARGET_FILE:ddp_train>;LD_LIBRARY_PATH=${DDP_SIMCUDA_PATH};DDP_SANITIZED=${DDP_SANITIZE}")
 endfunction()
 
 # Mistakes made on purpose must be noticed: missing waits by the thread sanitizer, the others without it.
