@@ -189,6 +189,37 @@ static void leaving_in_order_alarms_nobody(void **state)
     star_close(&s);
 }
 
+/* The first rank of a node speaks for the others, of which one leaves in order before it. */
+static void a_node_of_two_ranks_is_known_in_full(void **state)
+{
+    (void)state;
+    star s = {.caused = {false}};
+    ddpi_side *first, *second;
+    ddpi_side_view view;
+    void *memory;
+
+    CHECK_OK(ddpi_net_listen(2, 3, &s.address, &s.nets[0]));
+    open_side(&s, 0);
+    CHECK_OK(ddp_alloc_bytes(1, ddpi_side_bytes(2), &memory));
+    CHECK_OK(ddpi_side_open(&(ddpi_side_opts){memory, 2, 0, 1, "beta"}, &first));
+    CHECK_OK(ddpi_side_open(&(ddpi_side_opts){memory, 2, 1, 2, "beta"}, &second));
+    CHECK_OK(ddpi_net_join(&s.address, 1, &s.nets[1]));
+    CHECK_OK(ddpi_net_attach(s.nets[1], first));
+    ddpi_side_note(second, 5, "loading data");
+    TURN_UNTIL(&s, seen(&s, 1).present && seen(&s, 2).step == 5);
+    assert_true(ddpi_net_hears_all(s.nets[0]));
+    ddpi_side_leave(second);
+    TURN_UNTIL(&s, seen(&s, 2).left);
+    ddpi_net_close(s.nets[1], false);
+    s.nets[1] = NULL;
+    TURN_UNTIL(&s, ddpi_net_lost(s.nets[0], &view));
+    assert_int_equal(view.rank, 1);
+    ddpi_side_close(first, false);
+    ddpi_side_close(second, false);
+    ddp_free(memory);
+    star_close(&s);
+}
+
 /* A plain connection to the port. */
 static int stranger(const star *s)
 {
@@ -260,6 +291,7 @@ int main(void)
         cmocka_unit_test(a_cause_may_be_told_while_polling),
         cmocka_unit_test(a_lost_rank_is_named),
         cmocka_unit_test(leaving_in_order_alarms_nobody),
+        cmocka_unit_test(a_node_of_two_ranks_is_known_in_full),
         cmocka_unit_test(strangers_are_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
