@@ -1,8 +1,8 @@
 /*
  * event.cc - events: a handle for the last record. Waiting takes the record that there is at the
  * call. An event recorded in a capturing stream names nodes of that capture and can be waited for
- * within it only. Structs of destroyed events stay, so that a dead handle is recognised. Locks:
- * `api`.
+ * within it only; as an external event it becomes a node that records it at each launch. Structs of
+ * destroyed events stay, so that a dead handle is recognised. Locks: `api`.
  */
 #include "sim.h"
 
@@ -37,7 +37,32 @@ static Event *find_event(cudaEvent_t handle)
     return nullptr;
 }
 
-static cudaError_t record_event(cudaEvent_t handle, cudaStream_t stream_handle)
+void stamp_event(Event *event, Stream *stream)
+{
+    if (event->mark != ALIVE) {
+        cusim_report("a graph records event %p, which was destroyed", (void *)event);
+        return;
+    }
+    if (event->last)
+        event->last->drop();
+    event->last = record(stream);
+    event->capture = 0;
+}
+
+/* With `api` held. */
+static cudaError_t capture_stamp(Event *event, Stream *stream)
+{
+    Capture *capture = stream->capture;
+    if (capture->invalid)
+        return cudaErrorStreamCaptureInvalidated;
+    enqueue(stream, new Closure(
+                        "cudaEventRecordWithFlags", [](void *) {}, nullptr, nullptr));
+    capture->graph->nodes.back().stamp = event;
+    return cudaSuccess;
+}
+
+static cudaError_t record_event(cudaEvent_t handle, cudaStream_t stream_handle,
+                                bool external = false)
 {
     Event *event = find_event(handle);
     Stream *stream = find_stream(stream_handle);
@@ -49,6 +74,8 @@ static cudaError_t record_event(cudaEvent_t handle, cudaStream_t stream_handle)
         return cudaErrorInvalidResourceHandle;
     }
     Guard guard(api);
+    if (external && stream->capture)
+        return capture_stamp(event, stream);
     if (event->last)
         event->last->drop();
     event->last = nullptr;
@@ -160,11 +187,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
 {
     CUSIM_ENTER("cudaEventRecordWithFlags");
-    if (flags) {
-        cusim_report("cudaEventRecordWithFlags: external events are not simulated");
-        return result(cudaErrorNotSupported);
-    }
-    return result(record_event(event, stream));
+    if (flags & ~(unsigned)cudaEventRecordExternal)
+        return result(cudaErrorInvalidValue);
+    return result(record_event(event, stream, flags != 0));
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, unsigned flags)

@@ -94,7 +94,7 @@ static Graph *copy_graph(const Graph *graph)
 {
     Graph *made = new Graph();
     for (const Node &node : graph->nodes)
-        made->nodes.push_back(Node{node.closure->hold(), node.after});
+        made->nodes.push_back(Node{node.closure->hold(), node.after, node.stamp});
     return made;
 }
 
@@ -131,6 +131,8 @@ static void launch_nodes(Exec *exec, Stream *stream)
             if (exec->lane[(size_t)earlier] != exec->lane[i])
                 wait_in_stream(lane, done[(size_t)earlier]);
         push(lane, node.closure->hold(), false);
+        if (node.stamp)
+            stamp_event(node.stamp, lane);
         if (exec->streams.size() > 1)
             done[i] = record(lane);
     }

@@ -142,9 +142,11 @@ struct Op : Quiet {
     }
 };
 
+struct Event;
 struct Node {
     Closure *closure;
     List<int> after;
+    Event *stamp; /* recorded by each launch, behind the closure; null: none */
 };
 struct Graph : Quiet {
     List<Node> nodes;
@@ -190,6 +192,8 @@ void end_stream(Stream *stream);
 void push(Stream *stream, Closure *closure, bool always);
 void enqueue(Stream *stream, Closure *closure);
 Record *record(Stream *stream);
+/* The event's last record is now what the stream was given so far; a dead event is reported. */
+void stamp_event(Event *event, Stream *stream);
 void wait_in_stream(Stream *stream, Record *record);
 bool stream_lives(const Stream *stream);
 /* Without `api`. Waits for what every stream of the device (all: -1) was given. */

@@ -263,7 +263,7 @@ void enqueue(Stream *stream, Closure *closure)
         closure->drop();
         return;
     }
-    capture->graph->nodes.push_back(Node{closure, stream->tail});
+    capture->graph->nodes.push_back(Node{closure, stream->tail, nullptr});
     stream->tail.assign(1, (int)capture->graph->nodes.size() - 1);
 }
 

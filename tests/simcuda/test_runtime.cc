@@ -230,6 +230,48 @@ static void test_graph()
     GOOD(cudaFree(place));
 }
 
+/* External events are recorded by each launch. */
+static void test_stamps()
+{
+    cudaStream_t stream;
+    cudaEvent_t begin, end;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int *place;
+    GOOD(cudaMalloc((void **)&place, sizeof *place));
+    GOOD(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    GOOD(cudaEventCreate(&begin));
+    GOOD(cudaEventCreate(&end));
+    GOOD(cudaDeviceSynchronize());
+    GOOD(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    GOOD(cudaEventRecordWithFlags(begin, stream, cudaEventRecordExternal));
+    GOOD(GPU_LAUNCH(slow_add, 1, 1, 0, stream, place, 1000));
+    GOOD(cudaEventRecordWithFlags(end, stream, cudaEventRecordExternal));
+    GOOD(cudaStreamEndCapture(stream, &graph));
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    GOOD(cudaGraphDestroy(graph));
+    float first = 0, second = 0;
+    GIVES(cudaEventElapsedTime(&first, begin, end), cudaErrorInvalidResourceHandle);
+    GOOD(cudaGraphLaunch(exec, stream));
+    GOOD(cudaEventSynchronize(end));
+    GOOD(cudaEventElapsedTime(&first, begin, end));
+    CHECK(first > 0);
+    GOOD(cudaEventRecord(begin, stream)); /* behind the first launch's end */
+    GOOD(cudaStreamSynchronize(stream));
+    GOOD(cudaEventElapsedTime(&first, begin, end));
+    CHECK(first <= 0);
+    GOOD(cudaGraphLaunch(exec, stream));
+    GOOD(cudaStreamSynchronize(stream));
+    GOOD(cudaEventElapsedTime(&second, begin, end));
+    CHECK(second > 0);
+    GOOD(cudaGraphExecDestroy(exec));
+    GOOD(cudaEventDestroy(begin));
+    GOOD(cudaEventDestroy(end));
+    GOOD(cudaStreamDestroy(stream));
+    GOOD(cudaFree(place));
+    (void)cudaGetLastError();
+}
+
 static void test_devices()
 {
     int count, number = -1;
@@ -258,6 +300,7 @@ int main()
     test_kernels();
     test_streams();
     test_graph();
+    test_stamps();
     puts("the simulated runtime behaves");
     return 0;
 }
