@@ -17,6 +17,7 @@ extern "C" {
 typedef struct ddp_device ddp_device;
 typedef struct ddp_stream ddp_stream;
 typedef struct ddp_event ddp_event;
+typedef struct ddp_graph ddp_graph;
 typedef struct ddp_device_ops ddp_device_ops; /* a backend, e.g. ddp_device_cpu() */
 
 typedef enum ddp_conv_algo {
@@ -112,6 +113,26 @@ DDP_CALL ddp_status ddp_stream_wait_event(ddp_stream *stream, ddp_event *event);
 DDP_CALL ddp_status ddp_event_sync(ddp_event *event, int64_t deadline_ns);
 /* The time between two complete events, which were both recorded. */
 DDP_CALL ddp_status ddp_event_elapsed(const ddp_event *from, const ddp_event *to, int64_t *ns_out);
+/* As ddp_event_record(), to read times: in a graph, each launch records the event anew, and nothing
+ * in that graph may wait for it. */
+DDP_CALL ddp_status ddp_event_stamp(ddp_event *event, ddp_stream *stream);
+
+/* ---- graphs: work that is given to a stream once and done many times ---- */
+
+/* Without graphs the functions below fail with DDP_ERR_UNSUPPORTED. */
+DDP_API bool ddp_device_has_graphs(const ddp_device *device);
+/* From now on until ddp_graph_end(), by the same thread, what the stream is given is not done but
+ * kept, and so is the work of streams that wait for events recorded since; these must have been
+ * waited for in turn before the end. No memory may be allocated and nothing be waited for on the
+ * host in between. Pointers and arguments are kept as they are. */
+DDP_CALL ddp_status ddp_graph_begin(ddp_stream *stream);
+/* The caller owns *graph_out. Comes after every begin that succeeded, also when what was in between
+ * has failed: then it may fail as well. */
+DDP_CALL ddp_status ddp_graph_end(ddp_stream *stream, ddp_graph **graph_out);
+/* Gives the stream all of the graph's work, behind what it was given so far. */
+DDP_CALL ddp_status ddp_graph_launch(ddp_graph *graph, ddp_stream *stream);
+/* When its launches are done. NULL is fine. */
+DDP_API void ddp_graph_destroy(ddp_graph *graph);
 
 #ifdef __cplusplus
 }

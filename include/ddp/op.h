@@ -176,6 +176,9 @@ typedef struct ddp_op_args {
     const int64_t *sample_ids; /* [n] */
     uint64_t rng_seed;
     uint32_t rng_stream;
+    /* Not NULL: the seed that is in device memory when the work is done, instead of rng_seed. Only
+     * on devices with graphs. */
+    const uint64_t *rng_live_seed;
 } ddp_op_args;
 
 /* Enqueues one pass. All buffers stay valid until the stream has done it. Order of passes for one

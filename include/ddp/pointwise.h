@@ -12,11 +12,19 @@
 extern "C" {
 #endif
 
+/* Optimizers in a graph: numbers that change from launch to launch are read from device memory when
+ * the work is done. ddp_op_..._live() writes them, on the host, in a form of the device's own. For
+ * devices with graphs. */
+enum { DDP_OP_LIVE_BYTES = 64 };
+
 typedef struct ddp_sgd_args {
     double lr, momentum, weight_decay, dampening;
     bool nesterov;
     bool first;       /* momentum starts as the gradient */
     double inv_count; /* gradients are sums; this makes them means */
+    /* Not NULL: what ddp_op_sgd_live() wrote, as it is in device memory when the work is done,
+     * counts instead of the numbers above. */
+    const void *live;
 } ddp_sgd_args;
 
 /* w -= lr * step over [0, count): g = grad * inv_count + weight_decay * w; buf = momentum * buf +
@@ -26,11 +34,14 @@ typedef struct ddp_sgd_args {
 DDP_CALL ddp_status ddp_op_sgd(ddp_device *device, ddp_stream *stream, const ddp_sgd_args *args,
                                float *w, const float *grad, float *buf, size_t count,
                                double *grad_sq);
+/* live_out: DDP_OP_LIVE_BYTES. */
+DDP_API void ddp_op_sgd_live(const ddp_device *device, const ddp_sgd_args *args, void *live_out);
 
 typedef struct ddp_adam_args {
     double lr, beta1, beta2, eps, weight_decay;
     int64_t step; /* from 1 */
     double inv_count;
+    const void *live; /* as for ddp_sgd_args, by ddp_op_adam_live() */
 } ddp_adam_args;
 
 /* What a rule with two moments works on; m and v start as zeros. */
@@ -52,6 +63,7 @@ typedef enum ddp_adam_pass {
 /* One pass over memory. sums may be NULL. */
 DDP_CALL ddp_status ddp_op_adam(ddp_device *device, ddp_stream *stream, ddp_adam_pass pass,
                                 const ddp_adam_args *args, const ddp_adam_span *span, double *sums);
+DDP_API void ddp_op_adam_live(const ddp_device *device, const ddp_adam_args *args, void *live_out);
 /* dst += weight * (src - dst) over count elements. */
 DDP_CALL ddp_status ddp_op_average(ddp_device *device, ddp_stream *stream, float *dst,
                                    const float *src, double weight, size_t count);

@@ -17,7 +17,7 @@ extern "C" {
 #define DDPI_CUDA_MODULE_SYMBOL "ddp_cuda_module_get"
 
 /* Grows with every change of this table or of anything else that both sides must agree on. */
-enum { DDPI_CUDA_MODULE_VERSION = 1, DDPI_CUDA_UUID_BYTES = 40, DDPI_CUDA_PCI_BYTES = 32 };
+enum { DDPI_CUDA_MODULE_VERSION = 2, DDPI_CUDA_UUID_BYTES = 40, DDPI_CUDA_PCI_BYTES = 32 };
 
 /* One GPU, as far as ranks compare it. */
 typedef struct ddpi_cuda_identity {

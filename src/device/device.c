@@ -146,3 +146,45 @@ ddp_status ddp_event_elapsed(const ddp_event *from, const ddp_event *to, int64_t
     DDP_ASSERT(from->device == to->device);
     return from->device->ops->event_elapsed(from, to, ns_out);
 }
+
+ddp_status ddp_event_stamp(ddp_event *event, ddp_stream *stream)
+{
+    const ddpi_graph_ops *graph = stream->device->ops->graph;
+    DDP_ASSERT(event->device == stream->device);
+    return graph != NULL ? graph->stamp(event, stream) : ddp_event_record(event, stream);
+}
+
+/* ---- graphs ---- */
+
+bool ddp_device_has_graphs(const ddp_device *device)
+{
+    return device->ops->graph != NULL;
+}
+
+ddp_status ddp_graph_begin(ddp_stream *stream)
+{
+    const ddp_device_ops *ops = stream->device->ops;
+    if (ops->graph == NULL)
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED, "device %s has no graphs", ops->name);
+    return ops->graph->begin(stream);
+}
+
+ddp_status ddp_graph_end(ddp_stream *stream, ddp_graph **graph_out)
+{
+    const ddp_device_ops *ops = stream->device->ops;
+    if (ops->graph == NULL)
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED, "device %s has no graphs", ops->name);
+    return ops->graph->end(stream, graph_out);
+}
+
+ddp_status ddp_graph_launch(ddp_graph *graph, ddp_stream *stream)
+{
+    DDP_ASSERT(graph->device == stream->device);
+    return graph->device->ops->graph->launch(graph, stream);
+}
+
+void ddp_graph_destroy(ddp_graph *graph)
+{
+    if (graph != NULL)
+        graph->device->ops->graph->destroy(graph);
+}

@@ -2,7 +2,7 @@
  *
  * A backend is one ddp_device_ops table; its objects embed the structs below as first members. The
  * public functions (device.c, plan.c) check arguments and dispatch; a slot may rely on those
- * checks. Every slot is filled. */
+ * checks. Every slot is filled, except for what says otherwise. */
 #ifndef DDP_DEVICE_DEVICE_IMPL_H
 #define DDP_DEVICE_DEVICE_IMPL_H
 
@@ -18,6 +18,10 @@ struct ddp_stream {
 };
 
 struct ddp_event {
+    ddp_device *device;
+};
+
+struct ddp_graph {
     ddp_device *device;
 };
 
@@ -75,9 +79,21 @@ typedef struct ddpi_op_ops {
                              int64_t n, int64_t classes, int32_t *rank_out);
 } ddpi_op_ops;
 
+/* Graphs, and the values that an operation in one reads anew at each launch. */
+typedef struct ddpi_graph_ops {
+    ddp_status (*begin)(ddp_stream *stream);
+    ddp_status (*end)(ddp_stream *stream, ddp_graph **graph_out);
+    ddp_status (*launch)(ddp_graph *graph, ddp_stream *stream);
+    void (*destroy)(ddp_graph *graph);
+    ddp_status (*stamp)(ddp_event *event, ddp_stream *stream);
+    void (*sgd_live)(const ddp_sgd_args *args, void *live_out);
+    void (*adam_live)(const ddp_adam_args *args, void *live_out);
+} ddpi_graph_ops;
+
 struct ddp_device_ops {
     const char *name;
     const ddpi_op_ops *op;
+    const ddpi_graph_ops *graph; /* NULL: the device has no graphs */
     ddp_status (*open)(const ddp_device_opts *opts, ddp_device **device_out);
     void (*close)(ddp_device *device);
     const char *(*describe)(const ddp_device *device);

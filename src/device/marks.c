@@ -48,7 +48,7 @@ ddp_status ddp_marks_set(ddp_marks *marks, ddp_stream *stream, int kind)
     DDP_ASSERT(marks->count < marks->capacity);
     mark *next = &marks->items[marks->count++];
     next->kind = kind;
-    return ddp_event_record(next->event, stream);
+    return ddp_event_stamp(next->event, stream);
 }
 
 ddp_status ddp_marks_add(const ddp_marks *marks, int64_t *ns, int kinds)

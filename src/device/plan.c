@@ -178,6 +178,7 @@ ddp_status ddp_op_sgd(ddp_device *device, ddp_stream *stream, const ddp_sgd_args
                       const float *grad, float *buf, size_t count, double *grad_sq)
 {
     DDP_ASSERT(stream->device == device && (buf != NULL || args->momentum == 0));
+    DDP_ASSERT(args->live == NULL || device->ops->graph != NULL);
     return device->ops->op->sgd(stream, args, w, grad, buf, count, grad_sq);
 }
 
@@ -185,7 +186,20 @@ ddp_status ddp_op_adam(ddp_device *device, ddp_stream *stream, ddp_adam_pass pas
                        const ddp_adam_args *args, const ddp_adam_span *span, double *sums)
 {
     DDP_ASSERT(stream->device == device && args->step >= 1);
+    DDP_ASSERT(args->live == NULL || device->ops->graph != NULL);
     return device->ops->op->adam(stream, pass, args, span, sums);
+}
+
+void ddp_op_sgd_live(const ddp_device *device, const ddp_sgd_args *args, void *live_out)
+{
+    DDP_ASSERT(device->ops->graph != NULL);
+    device->ops->graph->sgd_live(args, live_out);
+}
+
+void ddp_op_adam_live(const ddp_device *device, const ddp_adam_args *args, void *live_out)
+{
+    DDP_ASSERT(device->ops->graph != NULL && args->step >= 1);
+    device->ops->graph->adam_live(args, live_out);
 }
 
 ddp_status ddp_op_average(ddp_device *device, ddp_stream *stream, float *dst, const float *src,

@@ -145,6 +145,7 @@ static ddp_status dropout_run(ddpi_cuda_plan *base, ddp_op_pass pass, ddp_stream
         return ddpi_cuda_copy(stream, kernel.dst, kernel.src, base->base.src->bytes,
                               DDP_COPY_ON_DEVICE);
     kernel.sample_ids = args->sample_ids;
+    kernel.live_seed = args->rng_live_seed;
     for (int i = 0; i < 2; i++) {
         kernel.draw.key[i] = rng.key[i];
         kernel.draw.stream[i] = rng.stream[i];

@@ -95,6 +95,13 @@ DDP_INNER ddp_status ddpi_cuda_event_sync(ddp_event *event, int64_t deadline_ns)
 DDP_INNER ddp_status ddpi_cuda_event_elapsed(const ddp_event *from, const ddp_event *to,
                                              int64_t *ns_out);
 
+/* cuda_graph.c: the slots of that name. */
+DDP_INNER ddp_status ddpi_cuda_graph_begin(ddp_stream *stream);
+DDP_INNER ddp_status ddpi_cuda_graph_end(ddp_stream *stream, ddp_graph **graph_out);
+DDP_INNER ddp_status ddpi_cuda_graph_launch(ddp_graph *graph, ddp_stream *stream);
+void ddpi_cuda_graph_destroy(ddp_graph *graph);
+DDP_INNER ddp_status ddpi_cuda_event_stamp(ddp_event *event, ddp_stream *stream);
+
 /* cuda_module.c: as the module's table says. */
 DDP_INNER ddp_status ddpi_cuda_probe(int *count_out);
 
@@ -257,6 +264,8 @@ DDP_INNER ddp_status ddpi_cuda_sgd(ddp_stream *stream, const ddp_sgd_args *args,
 DDP_INNER ddp_status ddpi_cuda_adam(ddp_stream *stream, ddp_adam_pass pass,
                                     const ddp_adam_args *args, const ddp_adam_span *span,
                                     double *sums);
+void ddpi_cuda_sgd_live(const ddp_sgd_args *args, void *live_out);
+void ddpi_cuda_adam_live(const ddp_adam_args *args, void *live_out);
 DDP_INNER ddp_status ddpi_cuda_average(ddp_stream *stream, float *dst, const float *src,
                                        double weight, size_t count);
 DDP_INNER ddp_status ddpi_cuda_add(ddp_stream *stream, float *dst, const float *src, size_t count);

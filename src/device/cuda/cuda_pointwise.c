@@ -3,12 +3,16 @@
  * Factors are computed here, in double, once a call; partial sums lie in the stream's own memory.
  * Any thread, each stream by one at a time. */
 #include <math.h>
+#include <string.h>
 
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/kernels.h"
 
 _Static_assert(DDPI_K_SUM_PARTIALS * sizeof(double) <= DDPI_CUDA_SUM_BYTES,
                "a stream has room for the partial sums");
+_Static_assert(sizeof(ddpi_k_sgd_step) <= DDP_OP_LIVE_BYTES &&
+                   sizeof(ddpi_k_adam_step) <= DDP_OP_LIVE_BYTES,
+               "callers have room for a step's numbers");
 
 /* ---- optimizers ---- */
 
@@ -37,8 +41,15 @@ ddp_status ddpi_cuda_sgd(ddp_stream *stream, const ddp_sgd_args *args, float *w,
                                     .count = (int64_t)count,
                                     .grad_sq = grad_sq,
                                     .partials = ddpi_cuda_sums(stream),
-                                    .step = sgd_step(args)};
+                                    .step = sgd_step(args),
+                                    .live = args->live};
     return DDPI_CUDA_CHECK(ddpi_k_sgd(ddpi_cuda_stream(stream), &kernel));
+}
+
+void ddpi_cuda_sgd_live(const ddp_sgd_args *args, void *live_out)
+{
+    const ddpi_k_sgd_step step = sgd_step(args);
+    memcpy(live_out, &step, sizeof step);
 }
 
 /* With the corrections of the moments, which start at 0, folded in. */
@@ -74,8 +85,15 @@ ddp_status ddpi_cuda_adam(ddp_stream *stream, ddp_adam_pass pass, const ddp_adam
                                      .sums = sums,
                                      .partials = ddpi_cuda_sums(stream),
                                      .pass = passes[pass],
-                                     .step = adam_step(args)};
+                                     .step = adam_step(args),
+                                     .live = args->live};
     return DDPI_CUDA_CHECK(ddpi_k_adam(ddpi_cuda_stream(stream), &kernel));
+}
+
+void ddpi_cuda_adam_live(const ddp_adam_args *args, void *live_out)
+{
+    const ddpi_k_adam_step step = adam_step(args);
+    memcpy(live_out, &step, sizeof step);
 }
 
 ddp_status ddpi_cuda_average(ddp_stream *stream, float *dst, const float *src, double weight,

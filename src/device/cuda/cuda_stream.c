@@ -159,6 +159,18 @@ ddp_status ddpi_cuda_event_record(ddp_event *event, ddp_stream *stream)
     return DDP_OK;
 }
 
+ddp_status ddpi_cuda_event_stamp(ddp_event *event, ddp_stream *stream)
+{
+    const cudaStream_t handle = ddpi_cuda_stream(stream);
+    enum cudaStreamCaptureStatus status;
+    DDPI_CUDA_TRY(cudaStreamIsCapturing(handle, &status));
+    DDPI_CUDA_TRY(cudaEventRecordWithFlags(
+        event_of(event)->handle, handle,
+        status == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal));
+    event_of(event)->recorded = true;
+    return DDP_OK;
+}
+
 ddp_status ddpi_cuda_event_query(ddp_event *event, bool *done_out)
 {
     const cudaError_t error =

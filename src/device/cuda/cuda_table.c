@@ -22,9 +22,20 @@ static const ddpi_op_ops cuda_op_ops = {
     .label_rank = ddpi_cuda_label_rank,
 };
 
+static const ddpi_graph_ops cuda_graph_ops = {
+    .begin = ddpi_cuda_graph_begin,
+    .end = ddpi_cuda_graph_end,
+    .launch = ddpi_cuda_graph_launch,
+    .destroy = ddpi_cuda_graph_destroy,
+    .stamp = ddpi_cuda_event_stamp,
+    .sgd_live = ddpi_cuda_sgd_live,
+    .adam_live = ddpi_cuda_adam_live,
+};
+
 const ddp_device_ops ddpi_device_cuda = {
     .name = "cuda",
     .op = &cuda_op_ops,
+    .graph = &cuda_graph_ops,
     .open = ddpi_cuda_open,
     .close = ddpi_cuda_close,
     .describe = ddpi_cuda_describe,

@@ -49,6 +49,10 @@ template <class E> INNER void drop(const ddpi_k_dropout_args &a, int64_t at, uin
 
 template <class E> __global__ void dropout(ddpi_k_dropout_args a)
 {
+    if (a.live_seed != NULL) {
+        a.draw.key[0] = (uint32_t)*a.live_seed;
+        a.draw.key[1] = (uint32_t)(*a.live_seed >> 32);
+    }
     const int64_t elements = a.channels * a.pixels, quads = (elements + 3) / 4;
     const int64_t all = a.n * quads, step = (int64_t)gridDim.x * BLOCK;
     const bool by_channel = a.channels_last && a.pixels % 4 == 0;

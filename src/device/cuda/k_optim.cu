@@ -28,8 +28,10 @@ struct scales {
     double by[KINDS];
 };
 
-/* to[kind] += scale * the sum of a kind's partials; a block for each kind. */
-__global__ void add_partials(const double *partials, int blocks, double *to, scales scale)
+/* to[kind] += scale * the sum of a kind's partials; a block for each kind. live, if not NULL, has
+ * the first kind's scale. */
+__global__ void add_partials(const double *partials, int blocks, double *to, scales scale,
+                             const double *live)
 {
     __shared__ double room[BLOCK];
     const int kind = (int)blockIdx.x;
@@ -38,7 +40,13 @@ __global__ void add_partials(const double *partials, int blocks, double *to, sca
         sum += partials[kind * MOST_BLOCKS + i];
     sum = block_sum(sum, room);
     if (threadIdx.x == 0)
-        to[kind] += sum * scale.by[kind];
+        to[kind] += sum * (live != NULL && kind == 0 ? *live : scale.by[kind]);
+}
+
+/* Where the kernel finds a live step's scale. */
+template <class S> static const double *live_scale(const S *live)
+{
+    return live == NULL ? NULL : &live->sum_scale;
 }
 
 INNER double square(float value)
@@ -88,6 +96,8 @@ struct sgd_step {
 
 __global__ void sgd(sweep s, ddpi_k_sgd_args a)
 {
+    if (a.live != NULL)
+        a.step = *a.live;
     sgd_step step = {a, {0}};
     sweep_range<PACK>(s, step);
     if (a.grad_sq != NULL)
@@ -106,7 +116,7 @@ cudaError_t ddpi_k_sgd(cudaStream_t stream, const ddpi_k_sgd_args *args)
         return error;
     const scales scale = {{args->step.sum_scale}};
     return GPU_LAUNCH(add_partials, 1, BLOCK, 0, stream, args->partials, (int)blocks, args->grad_sq,
-                      scale);
+                      scale, live_scale(args->live));
 }
 
 /* ---- AdamW and LAMB ---- */
@@ -163,6 +173,8 @@ template <int PASS> struct adam_step {
 
 template <int PASS> __global__ void adam(sweep s, ddpi_k_adam_args a)
 {
+    if (a.live != NULL)
+        a.step = *a.live;
     adam_step<PASS> step = {a, {0, 0, 0}};
     sweep_range<PACK>(s, step);
     if (a.sums == NULL || PASS == DDPI_K_LAMB_APPLY)
@@ -193,7 +205,7 @@ cudaError_t ddpi_k_adam(cudaStream_t stream, const ddpi_k_adam_args *args)
         return error;
     const scales scale = {{args->step.sum_scale, 1, 1}};
     return GPU_LAUNCH(add_partials, lamb ? KINDS : 1, BLOCK, 0, stream, args->partials, (int)blocks,
-                      args->sums, scale);
+                      args->sums, scale, live_scale(args->live));
 }
 
 /* ---- moving average ---- */
@@ -264,5 +276,5 @@ cudaError_t ddpi_k_sum_squares(cudaStream_t stream, const ddpi_k_sum_squares_arg
         return error;
     const scales scale = {{args->scale * args->scale}};
     return GPU_LAUNCH(add_partials, 1, BLOCK, 0, stream, args->partials, (int)blocks, args->sum_out,
-                      scale);
+                      scale, static_cast<const double *>(NULL));
 }

@@ -219,6 +219,7 @@ typedef struct ddpi_k_dropout_args {
     ddp_dtype dtype;
     bool channels_last;
     ddpi_k_dropout_draw draw;
+    const uint64_t *live_seed; /* not NULL: the seed there makes the key */
 } ddpi_k_dropout_args;
 
 cudaError_t ddpi_k_dropout(cudaStream_t stream, const ddpi_k_dropout_args *args);
@@ -271,6 +272,7 @@ typedef struct ddpi_k_sgd_args {
     int64_t count;
     double *grad_sq, *partials; /* grad_sq NULL: no sum */
     ddpi_k_sgd_step step;
+    const ddpi_k_sgd_step *live; /* not NULL: counts instead of step */
 } ddpi_k_sgd_args;
 
 cudaError_t ddpi_k_sgd(cudaStream_t stream, const ddpi_k_sgd_args *args);
@@ -296,6 +298,7 @@ typedef struct ddpi_k_adam_args {
     double *sums, *partials; /* sums NULL: none */
     ddpi_k_adam_pass pass;
     ddpi_k_adam_step step;
+    const ddpi_k_adam_step *live; /* not NULL: counts instead of step */
 } ddpi_k_adam_args;
 
 cudaError_t ddpi_k_adam(cudaStream_t stream, const ddpi_k_adam_args *args);
