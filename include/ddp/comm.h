@@ -141,6 +141,27 @@ DDP_CALL ddp_status ddp_work_join(ddp_work *work, ddp_stream *stream);
  * failure of the communicator. what: for the message. */
 DDP_CALL ddp_status ddp_comm_sync_event(ddp_comm *comm, ddp_event *event, const char *what);
 
+/* ---- works in graphs ---- */
+
+/* Works on device memory that are submitted while a stream's work goes into a graph. */
+typedef struct ddp_recording ddp_recording;
+
+/* Whether the lane's works can be part of a graph; without a lane, whether there is nobody to talk
+ * to. */
+DDP_API bool ddp_comm_can_record(const ddp_comm *comm);
+/* Local, after ddp_graph_begin(): works that are submitted before ddp_comm_record_end() get no
+ * number and are not done; they may be joined, and be waited for, which returns at once. The caller
+ * owns *recording_out, and destroys it before ddp_comm_detach(). */
+DDP_CALL ddp_status ddp_comm_record_begin(ddp_comm *comm, ddp_recording **recording_out);
+DDP_API void ddp_comm_record_end(ddp_comm *comm);
+/* Local. Launches the graph behind what the stream was given so far, as one work that covers the
+ * numbers of all that were recorded in it. Every rank replays its recording of the same works. */
+DDP_CALL ddp_status ddp_comm_replay(const ddp_recording *recording, ddp_graph *graph,
+                                    ddp_stream *stream, ddp_work *work);
+/* When a replay is done: the time that its works took, added up. */
+DDP_CALL ddp_status ddp_recording_ns(const ddp_recording *recording, int64_t *ns_out);
+DDP_API void ddp_recording_destroy(ddp_recording *recording);
+
 /* ---- works ---- */
 
 /* Local. Numbers the collective, sets its deadline and starts it. *work is the caller's. On failure

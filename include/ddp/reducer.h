@@ -100,6 +100,10 @@ DDP_CALL ddp_status ddp_reducer_finish(ddp_reducer *reducer, ddp_reducer_times *
  * it runs behind its caller, and with it the step's communication. Gives the times that were not
  * known before: those of a lane's works, with which finish() gives none. */
 DDP_CALL ddp_status ddp_reducer_collect(ddp_reducer *reducer, ddp_reducer_times *times_out);
+/* The same after all from the first begin to finish was replayed from a graph; comm_ns: of the
+ * replay's works. */
+DDP_CALL ddp_status ddp_reducer_collect_replay(ddp_reducer *reducer, int64_t comm_ns,
+                                               ddp_reducer_times *times_out);
 /* Collective, instead of finish, without an update callback: afterwards every rank has the sums of
  * all gradients. */
 DDP_CALL ddp_status ddp_reducer_gather(ddp_reducer *reducer, ddp_reducer_times *times_out);

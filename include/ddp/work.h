@@ -70,6 +70,8 @@ typedef struct ddp_work {
     int done;          /* read and written through __atomic builtins only: C and C++ agree on it */
     int stage;         /* the backend's own */
     int lane_slot;     /* the lane's own */
+    bool recorded;     /* only a part of a recording (comm.h): there is nothing to wait for */
+    ddp_graph *graph;  /* a replay: what it launches; else NULL */
     struct ddp_work *next; /* the queue's own */
 } ddp_work;
 

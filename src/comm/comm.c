@@ -122,6 +122,8 @@ static ddp_status start(ddp_comm *comm, ddp_work *work)
         DDP_TRY(comm->backend->admit(comm, work->seq));
     switch ((ddpi_route)work->stage) {
     case DDPI_ROUTE_LOCAL:
+        if (work->graph != NULL)
+            DDP_TRY(ddp_graph_launch(work->graph, work->coll.stream));
         run_local(comm, work);
         return DDP_OK;
     case DDPI_ROUTE_SHM:
@@ -131,7 +133,8 @@ static ddp_status start(ddp_comm *comm, ddp_work *work)
         return DDP_OK;
     case DDPI_ROUTE_LANE:
         work->owned = (ddp_range){0, work->coll.count};
-        return comm->lane->ops->submit(comm->lane, work);
+        return work->graph != NULL ? comm->lane->ops->replay(comm->lane, work)
+                                   : comm->lane->ops->submit(comm->lane, work);
     }
     return DDP_OK;
 }
@@ -148,9 +151,15 @@ ddp_status ddp_comm_submit(ddp_comm *comm, const ddp_coll *coll, ddp_work *work)
         __atomic_store_n(&work->done, 1, __ATOMIC_RELEASE);
         return status;
     }
-    work->seq = comm->next_seq;
-    work->deadline_ns = ddp_deadline_after_ms(comm->opts.timeout_ms);
     work->stage = route_of(comm, &work->coll);
+    return comm->recording != NULL ? ddpi_recording_add(comm->recording, work)
+                                   : ddpi_comm_start_work(comm, work, 1);
+}
+
+ddp_status ddpi_comm_start_work(ddp_comm *comm, ddp_work *work, uint64_t numbers)
+{
+    work->seq = comm->next_seq + numbers - 1;
+    work->deadline_ns = ddp_deadline_after_ms(comm->opts.timeout_ms);
     ddpi_ring_begin(&comm->ring, work, __atomic_load_n(&comm->step, __ATOMIC_RELAXED));
     __atomic_store_n(&comm->next_seq, work->seq + 1, __ATOMIC_RELEASE);
     /* Where a watchdog does not see all ranks, it must not guess who is late: the engine asks, or
@@ -161,7 +170,7 @@ ddp_status ddp_comm_submit(ddp_comm *comm, const ddp_coll *coll, ddp_work *work)
             watched.deadline_ns = DDP_NO_DEADLINE;
         ddpi_watchdog_begin(comm->watchdog, &watched);
     }
-    status = start(comm, work);
+    ddp_status status = start(comm, work);
     if (status == DDP_OK)
         return DDP_OK;
     status = ddpi_comm_raise(comm, status);

@@ -76,12 +76,13 @@ struct ddp_comm {
     ddpi_ring ring; /* of the last works */
     int64_t step;   /* __atomic; of the last note */
     ddpi_segment *segments;
-    ddpi_lane *lane;   /* NULL: host memory only */
-    int windows;       /* segments that the group knows */
-    bool device_aware; /* the backend's word: messages may lie in device memory */
-    bool crowded;      /* the node has more ranks than processors */
-    int fail_state;    /* __atomic: enum in failure.c */
-    bool heard;        /* __atomic: the cause is another rank's, which tells it to everybody */
+    ddpi_lane *lane;          /* NULL: host memory only */
+    ddp_recording *recording; /* that works go to now; NULL: they are carried out */
+    int windows;              /* segments that the group knows */
+    bool device_aware;        /* the backend's word: messages may lie in device memory */
+    bool crowded;             /* the node has more ranks than processors */
+    int fail_state;           /* __atomic: enum in failure.c */
+    bool heard; /* __atomic: the cause is another rank's, which tells it to everybody */
     ddp_status cause_status;
     char cause[DDPI_CAUSE_BYTES];
     void (*on_failure)(void *arg, const char *cause); /* __atomic; NULL: nobody */
@@ -110,6 +111,15 @@ void ddpi_comm_stop(ddp_comm *comm);
 bool ddpi_comm_wants_shm(const ddp_comm *comm);
 /* The context for threads that work for this rank. */
 void ddpi_comm_rank_ctx(ddp_comm *comm, ddp_rank_ctx *ctx_out);
+
+/* A work that is checked and has its stage: numbers it with the last of so many numbers, has it
+ * watched and starts it. */
+DDP_INNER ddp_status ddpi_comm_start_work(ddp_comm *comm, ddp_work *work, uint64_t numbers);
+
+/* ---- works in graphs (recording.c) ---- */
+
+/* A work that is checked and has its stage. */
+DDP_INNER ddp_status ddpi_recording_add(ddp_recording *recording, ddp_work *work);
 
 /* ---- memory (comm_memory.c) ---- */
 void ddpi_segment_free(ddp_comm *comm, ddpi_segment *s);

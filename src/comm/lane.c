@@ -164,12 +164,12 @@ ddp_status ddp_work_join(ddp_work *work, ddp_stream *stream)
 {
     ddp_comm *comm = work->comm;
 
-    if (work->stage != DDPI_ROUTE_LANE || __atomic_load_n(&work->done, __ATOMIC_ACQUIRE) != 0 ||
-        ddpi_comm_failed(comm))
+    const bool done = __atomic_load_n(&work->done, __ATOMIC_ACQUIRE) != 0 && !work->recorded;
+    if (work->stage != DDPI_ROUTE_LANE || done || ddpi_comm_failed(comm))
         return ddp_work_wait(work);
     ddp_status status = comm->lane->ops->join(comm->lane, work, stream);
-    if (status == DDP_OK)
-        return DDP_OK;
+    if (status == DDP_OK || work->recorded)
+        return status;
     fail_work(comm, work, ddpi_comm_raise(comm, status));
     return ddp_work_wait(work);
 }

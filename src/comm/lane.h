@@ -37,6 +37,12 @@ struct ddp_lane_ops {
     ddp_status (*poll)(ddpi_lane *lane, ddp_work *work, bool *done_out);
     /* What the stream is given later waits for the work. */
     ddp_status (*join)(ddpi_lane *lane, ddp_work *work, ddp_stream *stream);
+    /* Works in graphs; all NULL: it cannot. submit() with work->recorded keeps its slot until
+     * forget(); replay() launches work->graph on the work's stream, and poll() knows when that is
+     * done; recorded_ns() is the time that a slot's work took in the last launch. */
+    ddp_status (*replay)(ddpi_lane *lane, ddp_work *work);
+    ddp_status (*recorded_ns)(ddpi_lane *lane, int slot, int64_t *ns_out);
+    void (*forget)(ddpi_lane *lane, int slot);
     /* The communicator has failed: nothing of the lane may keep the device or close() waiting.
      * Never waits itself; may be called again. */
     void (*abort)(ddpi_lane *lane);

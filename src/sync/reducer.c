@@ -72,11 +72,6 @@ struct ddp_reducer {
     int parts; /* of the communicator's buffer: what the rank with the most nodes has */
 };
 
-static bool last_shard(const ddp_reducer *r)
-{
-    return r->shard + 1 == r->opts.shards;
-}
-
 static bool last_of_node(const ddp_reducer *r)
 {
     return r->shard + 1 == r->nodes[r->node].hi;
@@ -220,7 +215,7 @@ static ddp_status advance(ddp_reducer *r)
 static ddp_status bucket_filled(ddp_reducer *r, int index)
 {
     DDP_TRY(add_levels(r, r->plan.ranges[index]));
-    if (!last_shard(r))
+    if (r->shard + 1 < r->opts.shards)
         return DDP_OK;
     r->buckets[index].stage = STAGE_COMPLETE;
     if (!r->opts.overlap)
@@ -408,13 +403,9 @@ ddp_status ddp_reducer_gather(ddp_reducer *r, ddp_reducer_times *times_out)
     return complete(r, r->grads, times_out);
 }
 
-ddp_status ddp_reducer_collect(ddp_reducer *r, ddp_reducer_times *times_out)
+ddp_status ddp_reducer_collect_replay(ddp_reducer *r, int64_t comm_ns, ddp_reducer_times *times_out)
 {
-    int64_t ns[MARK_KINDS] = {0}, comm_ns = 0;
-    for (int i = 0; r->lane && i < r->launched; i++) {
-        DDP_TRY(ddp_work_wait(&r->buckets[i].reduce));
-        comm_ns += r->buckets[i].reduce.end_ns - r->buckets[i].reduce.start_ns;
-    }
+    int64_t ns[MARK_KINDS] = {0};
     if (r->reached != NULL) {
         DDP_TRY(ddp_event_record(r->reached, ddp_device_main_stream(r->device)));
         DDP_TRY(ddp_comm_sync_event(r->comm, r->reached, "the training step"));
@@ -424,6 +415,16 @@ ddp_status ddp_reducer_collect(ddp_reducer *r, ddp_reducer_times *times_out)
     *times_out = (ddp_reducer_times){
         .comm_ns = comm_ns, .exposed_ns = ns[MARK_WAIT], .update_ns = ns[MARK_UPDATE]};
     return DDP_OK;
+}
+
+ddp_status ddp_reducer_collect(ddp_reducer *r, ddp_reducer_times *times_out)
+{
+    int64_t comm_ns = 0;
+    for (int i = 0; r->lane && i < r->launched; i++) {
+        DDP_TRY(ddp_work_wait(&r->buckets[i].reduce));
+        comm_ns += r->buckets[i].reduce.end_ns - r->buckets[i].reduce.start_ns;
+    }
+    return ddp_reducer_collect_replay(r, comm_ns, times_out);
 }
 
 /* ---- life ---- */

@@ -294,6 +294,71 @@ static ddp_status check_many_works(bench *b)
     return DDP_OK;
 }
 
+/* Two sums of the buffer, one behind the other, launched twice. */
+static ddp_status record_sums(bench *b, size_t count, ddp_recording **recording_out)
+{
+    const ddp_coll coll = coll_of(b, DDP_COLL_ALLREDUCE, DDP_F32, count);
+    ddp_work works[2];
+
+    DDP_TRY(ddp_comm_record_begin(b->comm, recording_out));
+    for (int i = 0; i < 2; i++) {
+        DDP_TRY(ddp_comm_submit(b->comm, &coll, &works[i]));
+        DDP_TRY(ddp_work_join(&works[i], b->main));
+        DDP_TRY(ddp_work_wait(&works[i]));
+    }
+    ddp_comm_record_end(b->comm);
+    return DDP_OK;
+}
+
+static ddp_status replay_sums(bench *b, ddp_recording *recording, ddp_graph *graph, size_t count)
+{
+    int64_t ns = -1;
+    ddp_work works[2];
+
+    for (size_t i = 0; i < count; i++)
+        put_value(b->host, DDP_F32, i, check_value(b->rank, i));
+    DDP_TRY(upload(b, count * sizeof(float)));
+    for (int i = 0; i < 2; i++)
+        DDP_TRY(ddp_comm_replay(recording, graph, b->main, &works[i]));
+    DDP_TRY(expect(works[1].seq == works[0].seq + 2, "numbers of a replay's works"));
+    DDP_TRY(ddp_work_wait(&works[0]));
+    DDP_TRY(ddp_work_wait(&works[1]));
+    DDP_TRY(expect(works[1].end_ns >= works[1].start_ns, "times of a replay"));
+    DDP_TRY(ddp_recording_ns(recording, &ns));
+    DDP_TRY(expect(b->world == 1 ? ns == 0 : ns > 0, "time of a replay's works"));
+    DDP_TRY(download(b, count * sizeof(float)));
+    const float again = (float)(b->world * b->world * b->world);
+    for (size_t i = 0; i < count; i++)
+        DDP_TRY(expect(((float *)b->host)[i] ==
+                           again * (float)wanted_value(b->world, i, DDP_REDUCE_SUM),
+                       "a sum that was launched in a graph"));
+    return DDP_OK;
+}
+
+static ddp_status check_replays(bench *b)
+{
+    const size_t count = 100003;
+    ddp_coll host = coll_of(b, DDP_COLL_ALLREDUCE, DDP_F32, 1);
+    ddp_recording *recording;
+    ddp_graph *graph;
+    ddp_work work;
+
+    DDP_TRY(ddp_graph_begin(b->main));
+    DDP_TRY(record_sums(b, count, &recording));
+    DDP_TRY(ddp_graph_end(b->main, &graph));
+    DDP_TRY(replay_sums(b, recording, graph, count));
+    ddp_graph_destroy(graph);
+    ddp_recording_destroy(recording);
+    /* The host's works are none for graphs. */
+    host.buf = b->host;
+    host.stream = NULL;
+    DDP_TRY(ddp_comm_record_begin(b->comm, &recording));
+    const ddp_status st = ddp_comm_submit(b->comm, &host, &work);
+    ddp_comm_record_end(b->comm);
+    ddp_recording_destroy(recording);
+    return expect(st == DDP_ERR_UNSUPPORTED, "a host's work in a graph is refused");
+}
+
 static ddp_status check_all_of(ddp_comm *comm, bool deterministic)
 {
     bench b;
@@ -305,6 +370,7 @@ static ddp_status check_all_of(ddp_comm *comm, bool deterministic)
         DDP_TRY(check_order(&b));
     DDP_TRY(check_join(&b));
     DDP_TRY(check_many_works(&b));
+    DDP_TRY(check_replays(&b));
     close_bench(&b);
     return DDP_OK;
 }

@@ -79,8 +79,16 @@ static void polled_close(ddpi_lane *lane)
 static const ddp_lane_ops *polled(void)
 {
     static const ddp_lane_ops ops = {
-        "polled",      0,           polled_open, polled_alloc, polled_free,
-        polled_submit, polled_poll, polled_join, polled_abort, polled_close};
+        .name = "polled",
+        .open = polled_open,
+        .mem_alloc = polled_alloc,
+        .mem_free = polled_free,
+        .submit = polled_submit,
+        .poll = polled_poll,
+        .join = polled_join,
+        .abort = polled_abort,
+        .close = polled_close,
+    };
     return &ops;
 }
 

@@ -20,6 +20,7 @@
 typedef struct ddpi_nccl_slot {
     ddp_event *ready; /* on the caller's stream: the buffer may be read */
     ddp_event *start, *done;
+    ddp_event *end; /* in graphs: as done, for reading times */
     bool used;
 } ddpi_nccl_slot;
 

@@ -31,9 +31,12 @@ static ddp_status new_slot(ddpi_nccl *n, int *index_out)
         st = ddp_event_create(n->base.device, &s->start);
     if (st == DDP_OK)
         st = ddp_event_create(n->base.device, &s->done);
+    if (st == DDP_OK)
+        st = ddp_event_create(n->base.device, &s->end);
     if (st != DDP_OK) {
         ddp_event_destroy(s->ready);
         ddp_event_destroy(s->start);
+        ddp_event_destroy(s->done);
         return st;
     }
     *index_out = n->slot_count++;
@@ -106,13 +109,16 @@ static ddp_status launch(ddpi_nccl *n, const ddp_coll *coll)
     return DDP_OK;
 }
 
-static ddp_status start(ddpi_nccl *n, const ddp_coll *coll, const ddpi_nccl_slot *s)
+static ddp_status start(ddpi_nccl *n, const ddp_work *work, const ddpi_nccl_slot *s)
 {
+    const ddp_coll *coll = &work->coll;
     DDP_TRY(ddp_event_record(s->ready, coll->stream));
     DDP_TRY(ddp_stream_wait_event(n->stream, s->ready));
-    DDP_TRY(ddp_event_record(s->start, n->stream));
+    DDP_TRY(ddp_event_stamp(s->start, n->stream));
     if (coll->count > 0)
         DDP_TRY(launch(n, coll));
+    if (work->recorded)
+        DDP_TRY(ddp_event_stamp(s->end, n->stream));
     return ddp_event_record(s->done, n->stream);
 }
 
@@ -124,12 +130,38 @@ static ddp_status lane_submit(ddpi_lane *lane, ddp_work *work)
     work->owned = (ddp_range){0, work->coll.count};
     DDP_TRY(check_coll(&work->coll));
     DDP_TRY(take_slot(n, &work->lane_slot));
-    ddp_status st = start(n, &work->coll, &n->slots[work->lane_slot]);
+    ddp_status st = start(n, work, &n->slots[work->lane_slot]);
     if (st != DDP_OK) {
         n->slots[work->lane_slot].used = false;
         work->lane_slot = -1;
     }
     return st;
+}
+
+/* ---- graphs ---- */
+
+static ddp_status lane_replay(ddpi_lane *lane, ddp_work *work)
+{
+    ddpi_nccl *n = self_of(lane);
+
+    work->lane_slot = -1;
+    DDP_TRY(take_slot(n, &work->lane_slot));
+    const ddpi_nccl_slot *s = &n->slots[work->lane_slot];
+    DDP_TRY(ddp_event_record(s->start, work->coll.stream));
+    DDP_TRY(ddp_graph_launch(work->graph, work->coll.stream));
+    return ddp_event_record(s->done, work->coll.stream);
+}
+
+static ddp_status lane_recorded_ns(ddpi_lane *lane, int slot, int64_t *ns_out)
+{
+    const ddpi_nccl_slot *s = &self_of(lane)->slots[slot];
+
+    return ddp_event_elapsed(s->start, s->end, ns_out);
+}
+
+static void lane_forget(ddpi_lane *lane, int slot)
+{
+    self_of(lane)->slots[slot].used = false;
 }
 
 /* ---- ending ---- */
@@ -271,6 +303,9 @@ const struct ddp_lane_ops *ddpi_lane_nccl(void)
                                      .submit = lane_submit,
                                      .poll = lane_poll,
                                      .join = lane_join,
+                                     .replay = lane_replay,
+                                     .recorded_ns = lane_recorded_ns,
+                                     .forget = lane_forget,
                                      .abort = ddpi_nccl_abort,
                                      .close = ddpi_nccl_close};
 

@@ -83,6 +83,7 @@ static void free_slots(ddpi_nccl *n)
         ddp_event_destroy(n->slots[i].ready);
         ddp_event_destroy(n->slots[i].start);
         ddp_event_destroy(n->slots[i].done);
+        ddp_event_destroy(n->slots[i].end);
     }
     ddp_free(n->slots);
 }
