@@ -49,6 +49,11 @@ DDP_API void ddp_loader_destroy(ddp_loader *loader);
 DDP_CALL ddp_status ddp_loader_seek(ddp_loader *loader, int64_t epoch, int64_t step);
 /* *batch_out points into the ring and is valid until the next call. */
 DDP_CALL ddp_status ddp_loader_next(ddp_loader *loader, const ddp_batch **batch_out);
+/* Where device memory is not the host's: copies, on the main stream, the device's part of the batch
+ * that the last call of next gave to where the loader keeps this rank's batch number `shard` of a
+ * step: always the same place, for graphs. *held_out: the batch there, in device memory until the
+ * next call for that number; its indices are next's. */
+DDP_CALL ddp_status ddp_loader_hold(ddp_loader *loader, int64_t shard, ddp_batch *held_out);
 
 #ifdef __cplusplus
 }

@@ -101,6 +101,7 @@ typedef struct ddp_model_input {
     const float *mix;
     const int64_t *sample_ids; /* [count], for dropout's generator; only needed there */
     uint64_t seed;             /* for dropout: of the run and the epoch */
+    const uint64_t *live_seed; /* the same in device memory, for graphs (op.h); NULL: seed counts */
     const float *loss_scale;   /* device memory: training gradients are multiplied by it; NULL: 1 */
 } ddp_model_input;
 

@@ -99,6 +99,19 @@ DDP_API bool ddp_optim_decide(ddp_optim *optim);
 /* After the rounds: updates of this step do nothing. */
 DDP_API bool ddp_optim_vetoed(const ddp_optim *optim);
 
+/* ---- steps in graphs (device.h) ---- */
+
+/* Room for the numbers that change from step to step in the updates of so many ranges, which
+ * together cover the flat buffers. */
+DDP_API size_t ddp_optim_live_bytes(const ddp_optim *optim, int ranges);
+/* For optimizers that measure nothing, after the first step: from now on until ddp_optim_live_end()
+ * updates read their numbers from `device`, of the room above, when they are done. */
+DDP_API void ddp_optim_live_begin(ddp_optim *optim, const void *device);
+DDP_API void ddp_optim_live_end(ddp_optim *optim);
+/* Between begin and end of a step: the numbers of the updates made since the last live_begin, as
+ * this step has them, to be copied to there. Returns their bytes. */
+DDP_API size_t ddp_optim_live_write(const ddp_optim *optim, void *host);
+
 /* ---- moving average ---- */
 /* Flat buffer, up to date in the ranges that this rank updates; NULL without an average, and before
  * the first step, where the parameters themselves are it. */

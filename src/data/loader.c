@@ -59,6 +59,7 @@ struct ddp_loader {
     size_t memory_bytes, slot_bytes;
     char *device_memory; /* the same on the device; NULL where it is the host's */
     ddp_stream *upload;
+    char *held; /* on the device: a slot's memory for each of a step's batches; NULL: not yet */
     ddp_monitor upload_lock; /* of the stream */
     bool upload_lock_made;
     float *images; /* the slots' partner and scratch */
@@ -368,6 +369,11 @@ err_destroy:
     return st;
 }
 
+static size_t held_bytes(const ddp_loader *loader)
+{
+    return (size_t)loader->opts.shard_count * loader->slot_bytes;
+}
+
 static void destroy_upload(ddp_loader *loader)
 {
     /* Copies end before what they read and write. */
@@ -378,6 +384,8 @@ static void destroy_upload(ddp_loader *loader)
     }
     if (loader->device_memory != NULL)
         ddp_device_free(loader->device, loader->device_memory, loader->memory_bytes);
+    if (loader->held != NULL)
+        ddp_device_free(loader->device, loader->held, held_bytes(loader));
     if (loader->upload_lock_made)
         ddp_monitor_destroy(&loader->upload_lock);
 }
@@ -482,4 +490,31 @@ ddp_status ddp_loader_next(ddp_loader *loader, const ddp_batch **batch_out)
     loader->consumer++;
     *batch_out = &src->given;
     return DDP_OK;
+}
+
+static const void *in_held(const char *held, const char *slot_memory, const void *device)
+{
+    return device == NULL ? NULL : held + ((const char *)device - slot_memory);
+}
+
+ddp_status ddp_loader_hold(ddp_loader *loader, int64_t shard, ddp_batch *held_out)
+{
+    DDP_ASSERT(loader->device_memory != NULL && loader->consumer > 0);
+    DDP_ASSERT(shard >= 0 && shard < loader->opts.shard_count);
+    void *memory;
+    if (loader->held == NULL) {
+        DDP_TRY(ddp_device_alloc(loader->device, held_bytes(loader), &memory));
+        loader->held = memory;
+    }
+    const ddp_batch *given = &slot_of(loader, loader->consumer - 1)->given;
+    const char *from = (const char *)given->inputs;
+    char *to = loader->held + (size_t)shard * loader->slot_bytes;
+    *held_out = *given;
+    held_out->inputs = in_held(to, from, given->inputs);
+    held_out->labels = in_held(to, from, given->labels);
+    held_out->sample_ids = in_held(to, from, given->sample_ids);
+    held_out->labels2 = in_held(to, from, given->labels2);
+    held_out->mix = in_held(to, from, given->mix);
+    return ddp_device_copy(loader->device, ddp_device_main_stream(loader->device), to, from,
+                           loader->slot_bytes, DDP_COPY_ON_DEVICE);
 }

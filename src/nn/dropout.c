@@ -19,6 +19,7 @@ static ddp_op_args args_of(const ddpi_layer *base, const ddpi_pass *pass)
 {
     ddp_op_args args = ddpi_op_layer_args((const ddpi_op_layer *)base, pass);
     args.rng_seed = pass->input->seed;
+    args.rng_live_seed = pass->input->live_seed;
     args.rng_stream = base->number;
     args.sample_ids = pass->input->sample_ids;
     return args;

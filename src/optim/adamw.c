@@ -28,15 +28,21 @@ static int adam_slots(const ddp_optim_opts *opts)
     return 2;
 }
 
+static ddp_adam_args args_of(const ddp_optim *optim, const ddpi_piece *piece)
+{
+    return (ddp_adam_args){.lr = piece->rate * piece->ratio,
+                           .beta1 = optim->opts.beta1,
+                           .beta2 = optim->opts.beta2,
+                           .eps = optim->opts.eps,
+                           .weight_decay = piece->segment->weight_decay,
+                           .step = optim->steps + 1,
+                           .inv_count = optim->inv_count,
+                           .live = piece->live};
+}
+
 static ddp_status run(ddp_optim *optim, ddp_adam_pass pass, const ddpi_piece *piece, double *sums)
 {
-    const ddp_adam_args args = {.lr = piece->rate * piece->ratio,
-                                .beta1 = optim->opts.beta1,
-                                .beta2 = optim->opts.beta2,
-                                .eps = optim->opts.eps,
-                                .weight_decay = piece->segment->weight_decay,
-                                .step = optim->steps + 1,
-                                .inv_count = optim->inv_count};
+    const ddp_adam_args args = args_of(optim, piece);
     const ddp_adam_span span = {.w = piece->w,
                                 .grad = piece->grad,
                                 .m = optim->slots[0] + piece->offset,
@@ -48,6 +54,12 @@ static ddp_status run(ddp_optim *optim, ddp_adam_pass pass, const ddpi_piece *pi
 static ddp_status adamw_update(ddp_optim *optim, const ddpi_piece *piece, double *grad_sq)
 {
     return run(optim, DDP_ADAMW, piece, grad_sq);
+}
+
+static void adamw_live(const ddp_optim *optim, const ddpi_piece *piece, void *live_out)
+{
+    const ddp_adam_args args = args_of(optim, piece);
+    ddp_op_adam_live(optim->device, &args, live_out);
 }
 
 static ddp_status lamb_measure(ddp_optim *optim, const ddpi_piece *piece, double *sums)
@@ -73,7 +85,8 @@ const ddpi_optim_ops ddpi_optim_adamw = {.name = "adamw",
                                          .check = adam_check,
                                          .slots = adam_slots,
                                          .slot_names = {"exp_avg", "exp_avg_sq"},
-                                         .update = adamw_update};
+                                         .update = adamw_update,
+                                         .live = adamw_live};
 const ddpi_optim_ops ddpi_optim_lamb = {.name = "lamb",
                                         .norms = DDPI_NORMS_DIRECTION,
                                         .check = adam_check,

@@ -114,6 +114,7 @@ void ddp_optim_destroy(ddp_optim *optim)
     ddpi_pieces_free(&optim->pieces);
     ddpi_segments_free(&optim->segments);
     ddp_free(optim->sums);
+    ddp_free(optim->live_segments);
     ddp_free(optim);
 }
 
@@ -224,6 +225,49 @@ static ddp_status start_average(ddp_optim *optim, ddp_stream *stream, const floa
                            (range.hi - range.lo) * sizeof(float), DDP_COPY_ON_DEVICE);
 }
 
+/* ---- steps in graphs ---- */
+
+size_t ddp_optim_live_bytes(const ddp_optim *optim, int ranges)
+{
+    /* A range cuts at most one segment in two. */
+    return (size_t)(optim->segments.count + ranges) * DDP_OP_LIVE_BYTES;
+}
+
+void ddp_optim_live_begin(ddp_optim *optim, const void *device)
+{
+    DDP_ASSERT(!ddp_optim_measures(optim) && !in_pieces(optim) && optim->steps > 0);
+    optim->live = device;
+    optim->live_count = 0;
+}
+
+void ddp_optim_live_end(ddp_optim *optim)
+{
+    optim->live = NULL;
+}
+
+size_t ddp_optim_live_write(const ddp_optim *optim, void *host)
+{
+    for (int i = 0; i < optim->live_count; i++) {
+        const ddpi_segment *segment = optim->live_segments[i];
+        const ddpi_piece piece = {
+            .segment = segment, .rate = optim->lr * segment->lr_scale, .ratio = 1};
+        optim->ops->live(optim, &piece, (char *)host + (size_t)i * DDP_OP_LIVE_BYTES);
+    }
+    return (size_t)optim->live_count * DDP_OP_LIVE_BYTES;
+}
+
+/* The piece's place among the numbers, if they are read from memory. */
+static ddp_status take_live(ddp_optim *optim, ddpi_piece *piece)
+{
+    piece->live = NULL;
+    if (optim->live == NULL)
+        return DDP_OK;
+    DDP_TRY(DDP_GROW(optim->live_segments, optim->live_capacity, optim->live_count));
+    piece->live = optim->live + (size_t)optim->live_count * DDP_OP_LIVE_BYTES;
+    optim->live_segments[optim->live_count++] = piece->segment;
+    return DDP_OK;
+}
+
 ddp_status ddp_optim_update(ddp_optim *optim, ddp_stream *stream, float *params, const float *grads,
                             ddp_range range, double *grad_sq)
 {
@@ -241,6 +285,7 @@ ddp_status ddp_optim_update(ddp_optim *optim, ddp_stream *stream, float *params,
         double *sum = grad_sq;
         if (grad_sq != NULL)
             DDP_TRY(place_of_squares(optim, &piece, &sum));
+        DDP_TRY(take_live(optim, &piece));
         DDP_TRY(optim->ops->update(optim, &piece, sum));
     }
     if (optim->average == NULL)

@@ -15,6 +15,7 @@ typedef struct ddpi_piece {
     size_t offset, count; /* in the flat buffers */
     double rate;          /* the segment's learning rate */
     double ratio;         /* of an adaptive parameter: what its rate is multiplied by */
+    const void *live;     /* device: the numbers of the step, when the work is done; NULL: now */
 } ddpi_piece;
 
 /* What an optimizer must know about whole parameters before it updates. */
@@ -41,6 +42,8 @@ typedef struct ddpi_optim_ops {
     /* With norms: what a parameter's rate is multiplied by; both norms are above 0. */
     double (*ratio)(const ddp_optim *optim, const ddpi_segment *segment, double w, double other);
     ddp_status (*update)(ddp_optim *optim, const ddpi_piece *piece, double *grad_sq);
+    /* What update() with piece->live would read there; NULL with norms. */
+    void (*live)(const ddp_optim *optim, const ddpi_piece *piece, void *live_out);
 } ddpi_optim_ops;
 
 /* Places in sums; from NORMS on two for each adaptive parameter: of itself, of the other. */
@@ -70,6 +73,9 @@ struct ddp_optim {
     double grad_sq;           /* what the first round came to */
     ddpi_round round;
     bool vetoed;
+    const char *live; /* device memory that updates read their numbers from; NULL: they do not */
+    const ddpi_segment **live_segments; /* of the updates, in the order of their numbers */
+    int live_count, live_capacity;
 };
 
 extern const ddpi_optim_ops ddpi_optim_sgd, ddpi_optim_adamw, ddpi_optim_lars, ddpi_optim_lamb;

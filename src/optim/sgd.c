@@ -17,19 +17,31 @@ static int sgd_slots(const ddp_optim_opts *opts)
     return opts->momentum != 0 ? 1 : 0;
 }
 
-static ddp_status sgd_update(ddp_optim *optim, const ddpi_piece *piece, double *grad_sq)
+static ddp_sgd_args args_of(const ddp_optim *optim, const ddpi_piece *piece)
 {
     const ddp_optim_opts *o = &optim->opts;
-    ddp_sgd_args args = {.lr = piece->rate,
-                         .momentum = o->momentum,
-                         .weight_decay = piece->segment->weight_decay,
-                         .dampening = o->dampening,
-                         .nesterov = o->nesterov,
-                         .first = optim->steps == 0,
-                         .inv_count = optim->inv_count};
+    return (ddp_sgd_args){.lr = piece->rate,
+                          .momentum = o->momentum,
+                          .weight_decay = piece->segment->weight_decay,
+                          .dampening = o->dampening,
+                          .nesterov = o->nesterov,
+                          .first = optim->steps == 0,
+                          .inv_count = optim->inv_count,
+                          .live = piece->live};
+}
+
+static ddp_status sgd_update(ddp_optim *optim, const ddpi_piece *piece, double *grad_sq)
+{
+    const ddp_sgd_args args = args_of(optim, piece);
     float *buf = optim->slot_count > 0 ? optim->slots[0] + piece->offset : NULL;
     return ddp_op_sgd(optim->device, piece->stream, &args, piece->w, piece->grad, buf, piece->count,
                       grad_sq);
+}
+
+static void sgd_live(const ddp_optim *optim, const ddpi_piece *piece, void *live_out)
+{
+    const ddp_sgd_args args = args_of(optim, piece);
+    ddp_op_sgd_live(optim->device, &args, live_out);
 }
 
 const ddpi_optim_ops ddpi_optim_sgd = {.name = "sgd",
@@ -37,4 +49,5 @@ const ddpi_optim_ops ddpi_optim_sgd = {.name = "sgd",
                                        .check = sgd_check,
                                        .slots = sgd_slots,
                                        .slot_names = {"momentum"},
-                                       .update = sgd_update};
+                                       .update = sgd_update,
+                                       .live = sgd_live};
