@@ -65,7 +65,7 @@ typedef struct ddp_run_opts {
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks, verify_world, verify_resume;
     int64_t checkpoint_every, checkpoint_epochs, keep;
-    int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, bind,
+    int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, bind, cuda_graph,
         mpi_device_buffers;
     double lr_base_batch, val_split, comm_timeout, mixup, checkpoint_minutes;
     bool drop_last, eval_only, init_partial, quiet, sync_bn, share_device, exact, verify_grad;

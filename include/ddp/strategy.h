@@ -21,6 +21,10 @@ DDP_API const ddp_strategy_ops *ddp_strategy_sync(void);
 DDP_API const ddp_strategy_ops *ddp_strategy_naive(void);
 DDP_API const char *ddp_strategy_name(const ddp_strategy_ops *ops);
 
+/* Whether whole steps are captured as graphs of the device, once for each size of a global batch,
+ * and replayed: where that can be done, or else not at all; auto does without where it cannot. */
+typedef enum ddp_graph_choice { DDP_GRAPH_AUTO, DDP_GRAPH_ON, DDP_GRAPH_OFF } ddp_graph_choice;
+
 typedef struct ddp_strategy_opts {
     ddp_reducer_opts reducer;
     ddp_optim_opts optim;
@@ -29,6 +33,7 @@ typedef struct ddp_strategy_opts {
     bool seals;      /* ddp_strategy_seal() will be called */
     double loss_scale;     /* gradients carry it until they are used (for f16); 0: none */
     bool loss_scale_grows; /* beyond that; it comes down in any case */
+    int graph;             /* ddp_graph_choice */
 } ddp_strategy_opts;
 
 /* One step as this rank, or after agreement all ranks, saw it. */

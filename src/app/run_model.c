@@ -152,7 +152,8 @@ static ddp_status open_strategy(ddpi_run *run)
                               .sync_norms = run->config.run.sync_bn,
                               .seals = run->config.trainer.check_replicas > 0,
                               .loss_scale = run->config.loss_scale,
-                              .loss_scale_grows = run->config.loss_scale_grows};
+                              .loss_scale_grows = run->config.loss_scale_grows,
+                              .graph = run->config.run.cuda_graph};
 
     DDP_TRY(ddp_strategy_create(ddpi_wiring_strategy(run->config.run.strategy), &opts,
                                 run->net.model, run->net.device, run->comm, &run->net.strategy));

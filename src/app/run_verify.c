@@ -83,7 +83,8 @@ static ddp_status alone_with(ddpi_run *run, ddp_comm *solo, const float *initial
                               .optim = run->config.optim,
                               .seed = run->config.data.seed,
                               .loss_scale = run->config.loss_scale,
-                              .loss_scale_grows = run->config.loss_scale_grows};
+                              .loss_scale_grows = run->config.loss_scale_grows,
+                              .graph = DDP_GRAPH_OFF};
     const ddp_loader_opts loader_opts = {.sampler = run->data.sampler,
                                          .shard_count = run->config.shards,
                                          .ring = 2,

@@ -210,6 +210,9 @@ static const ddp_option machine_options[] = {
      "Let GPUs round the operands of fp32 products to tf32"},
     {"tune-kernels", DDP_OPT_BOOL, AT(device.tune), 0, 0, NULL, NULL,
      "Choose GPUs' algorithms of convolutions by measuring on rank 0, not by the library's guess"},
+    {"cuda-graph", DDP_OPT_CHOICE, AT(run.cuda_graph), 0, 0, "auto|on|off", NULL,
+     "Capture whole steps on GPUs and replay them; auto: where nothing needs the host within a "
+     "step"},
     {0},
 };
 

@@ -16,8 +16,8 @@ static ddp_status publish(ddp_strategy *s, float *buffer)
     return ddp_reducer_publish(s->reducer, buffer);
 }
 
-static const ddp_strategy_ops ddp_ops = {"ddp", true, exchange, publish};
-static const ddp_strategy_ops sync_ops = {"sync", false, exchange, publish};
+static const ddp_strategy_ops ddp_ops = {"ddp", true, true, exchange, publish};
+static const ddp_strategy_ops sync_ops = {"sync", false, true, exchange, publish};
 
 const ddp_strategy_ops *ddp_strategy_ddp(void)
 {

@@ -95,13 +95,18 @@ void ddpi_running_destroy(ddpi_running *r)
     ddp_free(r);
 }
 
-void ddpi_running_select(ddpi_running *r, int64_t shard, int64_t count)
+void ddpi_running_count(ddpi_running *r, int64_t shard, int64_t count)
 {
     DDP_ASSERT(shard >= 0 && shard < r->shards);
-    if (r->length == 0)
-        return;
-    r->seen[shard] += (double)count;
-    ddp_model_bind_running(r->model, array_of(r, shard));
+    if (r->length > 0)
+        r->seen[shard] += (double)count;
+}
+
+void ddpi_running_select(ddpi_running *r, int64_t shard)
+{
+    DDP_ASSERT(shard >= 0 && shard < r->shards);
+    if (r->length > 0)
+        ddp_model_bind_running(r->model, array_of(r, shard));
 }
 
 /* ---- combining ---- */

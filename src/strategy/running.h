@@ -14,8 +14,10 @@ typedef struct ddpi_running ddpi_running;
 DDP_INNER ddp_status ddpi_running_create(ddp_model *model, ddp_device *device, int64_t shards,
                                          ddpi_running **running_out);
 void ddpi_running_destroy(ddpi_running *running);
-/* Before a training forward of this rank's shard number `shard` over `count` samples. */
-void ddpi_running_select(ddpi_running *running, int64_t shard, int64_t count);
+/* This rank's shard number `shard` is about to see so many samples. */
+void ddpi_running_count(ddpi_running *running, int64_t shard, int64_t count);
+/* Before a training forward of that shard. */
+void ddpi_running_select(ddpi_running *running, int64_t shard);
 /* Collective. Means weighted by the samples that each shard has seen, over the logical shards of
  * all ranks in shard order; binds the result to the model, for inference. The shards' own are left
  * as they are. *combined_out: device memory, valid until the next call. */

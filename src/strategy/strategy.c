@@ -1,5 +1,5 @@
 /* strategy.c - what all strategies share: life, buffers, and the update of a range. */
-#include "strategy/strategy_impl.h"
+#include "strategy/graphs.h"
 
 #include <math.h>
 
@@ -192,6 +192,7 @@ ddp_status ddp_strategy_create(const ddp_strategy_ops *ops, const ddp_strategy_o
         ddp_reducer_set_gate(s->reducer,
                              (ddp_reducer_gate){ddpi_strategy_measure, ddpi_strategy_decide, s});
     ddp_model_bind(model, ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer));
+    DDP_TRY_GOTO(st, ddp_comm_agree(comm, ddpi_graphs_create(s), "set up graphs of steps"), err);
     *strategy_out = s;
     return DDP_OK;
 err:
@@ -203,6 +204,7 @@ void ddp_strategy_destroy(ddp_strategy *s)
 {
     if (s == NULL)
         return;
+    ddpi_graphs_destroy(s->graphs);
     ddpi_running_destroy(s->running);
     ddpi_seal_destroy(s->seal);
     ddp_reducer_destroy(s->reducer);

@@ -10,7 +10,8 @@
 
 struct ddp_strategy_ops {
     const char *name;
-    bool overlap; /* reductions start during backward */
+    bool overlap;   /* reductions start during backward */
+    bool in_stream; /* with a lane, exchange waits for nothing: it can be part of a graph */
     /* After the last shard's backward: reduces, updates and shares, and fills comm_ns and
      * exposed_ns. */
     ddp_status (*exchange)(ddp_strategy *strategy, ddp_step_stats *stats);
@@ -53,9 +54,23 @@ struct ddp_strategy {
      * the others' places are 0. */
     double *exact;
     size_t exact_count;
-    int64_t first_shard; /* of this rank, over all ranks */
-    uint32_t flags;      /* for the next control word */
+    int64_t first_shard;        /* of this rank, over all ranks */
+    uint32_t flags;             /* for the next control word */
+    struct ddpi_graphs *graphs; /* of whole steps (graphs.h); NULL: steps are not replayed */
+    const uint64_t *live_seed;  /* while a step is captured: where its seed will be */
 };
+
+/* ---- parts of a step (sync_step.c) ---- */
+
+/* The next batch of the loader, this rank's shard number `shard` of the step; adds what is known of
+ * it to the word. */
+DDP_INNER ddp_status ddpi_step_take(ddp_strategy *strategy, ddp_loader *loader, int64_t shard,
+                                    ddpi_control_word *word, ddp_batch *batch_out);
+/* What a step starts with on the host, and in the main stream. */
+void ddpi_step_reset(ddp_strategy *strategy);
+DDP_INNER ddp_status ddpi_step_begin(ddp_strategy *strategy);
+/* Forward and backward. */
+DDP_INNER ddp_status ddpi_step_shard(ddp_strategy *strategy, const ddp_batch *batch);
 
 /* Updates a range in the flat buffers; the reducer's callback. */
 DDP_INNER ddp_status ddpi_strategy_update(void *strategy, ddp_range range, bool shared);

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "ddp/thread.h"
-#include "strategy/strategy_impl.h"
+#include "strategy/graphs.h"
 
 /* Keeps the epochs' generators apart; odd, so that no two of 2^64 epochs meet. */
 #define EPOCH_STRIDE UINT64_C(0x9e3779b97f4a7c15)
@@ -31,39 +31,65 @@ uint64_t ddp_strategy_seed(const ddp_strategy *s, int64_t epoch)
 
 /* ---- this rank's part ---- */
 
-static ddp_status compute_shard(ddp_strategy *s, const ddp_batch *batch, ddpi_control_word *word)
+ddp_status ddpi_step_take(ddp_strategy *s, ddp_loader *loader, int64_t shard,
+                          ddpi_control_word *word, ddp_batch *batch_out)
 {
-    DDP_TRY(ddp_reducer_begin(s->reducer, batch->shard));
-    if (batch->count == 0)
-        return ddp_reducer_skip(s->reducer);
-    ddp_model_bind(s->model, ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer));
-    ddp_model_input input = {.inputs = batch->inputs,
-                             .labels = batch->labels,
-                             .count = batch->count,
-                             .labels2 = batch->labels2,
-                             .mix = batch->mix,
-                             .sample_ids = batch->sample_ids,
-                             .loss_scale = s->scale_place.there,
-                             .seed = ddp_strategy_seed(s, batch->epoch)};
-    ddp_stream *stream = ddp_device_main_stream(s->device);
-    ddpi_running_select(s->running, batch->shard, batch->count);
-    DDP_TRY(ddp_marks_set(s->marks, stream, MARK_OTHER));
-    DDP_TRY(ddp_model_forward(s->model, &input, &s->results[1 + batch->shard]));
-    DDP_TRY(ddp_marks_set(s->marks, stream, MARK_FORWARD));
-    DDP_TRY(ddp_model_backward(s->model)); /* completes gradients, which starts buckets */
-    DDP_TRY(ddp_marks_set(s->marks, stream, MARK_BACKWARD));
+    const ddp_batch *batch;
+    ddp_comm_note(s->comm, -1, "loading data");
+    DDP_TRY(ddp_loader_next(loader, &batch));
+    ddp_comm_note(s->comm, -1, "training step");
+    if (shard == 0)
+        s->first_shard = batch->shard;
+    *batch_out = *batch;
+    batch_out->shard = shard; /* the loader counts over all ranks */
+    ddpi_running_count(s->running, shard, batch->count);
+    word->data_ns += batch->wait_ns;
     word->count += batch->count;
     ddp_ledger_add(&word->ledger, batch->epoch, batch->indices, batch->count);
     return DDP_OK;
 }
 
-static ddp_status begin(ddp_strategy *s)
+static ddp_status forward(ddp_strategy *s, const ddp_batch *batch)
+{
+    const ddp_model_input input = {.inputs = batch->inputs,
+                                   .labels = batch->labels,
+                                   .count = batch->count,
+                                   .labels2 = batch->labels2,
+                                   .mix = batch->mix,
+                                   .sample_ids = batch->sample_ids,
+                                   .loss_scale = s->scale_place.there,
+                                   .seed = ddp_strategy_seed(s, batch->epoch),
+                                   .live_seed = s->live_seed};
+    ddp_model_bind(s->model, ddp_reducer_params(s->reducer), ddp_reducer_grads(s->reducer));
+    ddpi_running_select(s->running, batch->shard);
+    return ddp_model_forward(s->model, &input, &s->results[1 + batch->shard]);
+}
+
+/* Every shard sets the same marks, those without samples too. */
+ddp_status ddpi_step_shard(ddp_strategy *s, const ddp_batch *batch)
+{
+    ddp_stream *stream = ddp_device_main_stream(s->device);
+    DDP_TRY(ddp_reducer_begin(s->reducer, batch->shard));
+    DDP_TRY(ddp_marks_set(s->marks, stream, MARK_OTHER));
+    if (batch->count > 0)
+        DDP_TRY(forward(s, batch));
+    DDP_TRY(ddp_marks_set(s->marks, stream, MARK_FORWARD));
+    /* Completes gradients, which starts buckets. */
+    DDP_TRY(batch->count > 0 ? ddp_model_backward(s->model) : ddp_reducer_skip(s->reducer));
+    return ddp_marks_set(s->marks, stream, MARK_BACKWARD);
+}
+
+void ddpi_step_reset(ddp_strategy *s)
 {
     s->measured_sq = 0;
     s->decided = s->refused = false;
     memset(s->results, 0, (1 + (size_t)s->opts.reducer.shards) * sizeof *s->results);
     if (s->exact != NULL)
         memset(s->exact, 0, s->exact_count * sizeof *s->exact);
+}
+
+ddp_status ddpi_step_begin(ddp_strategy *s)
+{
     ddp_marks_clear(s->marks);
     DDP_TRY(ddpi_scale_send(&s->scale_place, s->scale.value));
     return ddp_device_zero(s->device, ddp_device_main_stream(s->device), s->grad_sq,
@@ -72,17 +98,12 @@ static ddp_status begin(ddp_strategy *s)
 
 static ddp_status compute(ddp_strategy *s, ddp_loader *loader, ddpi_control_word *word)
 {
+    ddpi_step_reset(s);
+    DDP_TRY(ddpi_step_begin(s));
     for (int64_t i = 0; i < s->opts.reducer.shards; i++) {
-        const ddp_batch *batch;
-        ddp_comm_note(s->comm, -1, "loading data");
-        DDP_TRY(ddp_loader_next(loader, &batch));
-        ddp_comm_note(s->comm, -1, "training step");
-        word->data_ns += batch->wait_ns;
-        ddp_batch local = *batch;
-        if (i == 0)
-            s->first_shard = batch->shard;
-        local.shard = i; /* the loader counts over all ranks */
-        DDP_TRY(compute_shard(s, &local, word));
+        ddp_batch batch;
+        DDP_TRY(ddpi_step_take(s, loader, i, word, &batch));
+        DDP_TRY(ddpi_step_shard(s, &batch));
     }
     return DDP_OK;
 }
@@ -99,7 +120,7 @@ static void collect_exact(ddp_strategy *s, ddpi_control_word *word)
 }
 
 /* Waits for the step's end, and fills in what is known then. */
-static ddp_status collect(ddp_strategy *s, ddpi_control_word *word)
+static ddp_status collect(ddp_strategy *s, bool replayed, ddpi_control_word *word)
 {
     ddp_stream *stream = ddp_device_main_stream(s->device);
     int64_t ns[MARK_KINDS] = {0};
@@ -108,7 +129,8 @@ static ddp_status collect(ddp_strategy *s, ddpi_control_word *word)
                             DDP_COPY_TO_HOST));
     if (s->exact != NULL)
         DDP_TRY(ddp_optim_fetch(s->optim, stream));
-    DDP_TRY(ddp_reducer_collect(s->reducer, &times));
+    DDP_TRY(replayed ? ddpi_graphs_collect(s->graphs, &times)
+                     : ddp_reducer_collect(s->reducer, &times));
     DDP_TRY(ddp_marks_add(s->marks, ns, MARK_KINDS));
     word->forward_ns = ns[MARK_FORWARD];
     word->backward_ns = ns[MARK_BACKWARD];
@@ -223,19 +245,23 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
 {
     ddpi_control_word word = {.flags = s->flags};
     ddp_step_stats mine = {0};
+    ddpi_step_how how = DDPI_STEP_OPEN;
     int64_t start = ddp_now_ns();
     if (s->seal != NULL && !ddp_device_is_host(s->device))
         DDP_TRY(ddpi_seal_verify_all(s->seal));
     ddp_optim_begin(s->optim, lr, 1 / ((double)count * (s->scale.value > 0 ? s->scale.value : 1)));
     ddp_reducer_set_count(s->reducer, count);
-    DDP_TRY(begin(s));
-    DDP_TRY(compute(s, loader, &word));
-    DDP_TRY(s->ops->exchange(s, &mine));
+    if (s->graphs != NULL)
+        DDP_TRY(ddpi_graphs_step(s, loader, count, &word, &how));
+    if (how == DDPI_STEP_OPEN) {
+        DDP_TRY(compute(s, loader, &word));
+        DDP_TRY(s->ops->exchange(s, &mine));
+    }
     ddp_optim_end(s->optim);
     word.comm_ns = mine.comm_ns;
     word.exposed_ns = mine.exposed_ns;
     word.optim_ns = mine.optim_ns;
-    DDP_TRY(collect(s, &word));
+    DDP_TRY(collect(s, how == DDPI_STEP_REPLAYED, &word));
     word.damaged = ddp_strategy_damage(s) != NULL;
     word.step_ns = ddp_now_ns() - start;
     DDP_TRY(share(s, &word, count, stats_out));
@@ -250,10 +276,9 @@ ddp_status ddp_strategy_gradients(ddp_strategy *s, ddp_loader *loader, int64_t c
     ddp_reducer_times times;
     ddp_reducer_on_update(s->reducer, NULL, NULL);
     ddp_reducer_set_count(s->reducer, count);
-    DDP_TRY(begin(s));
     DDP_TRY(compute(s, loader, &word));
     DDP_TRY(ddp_reducer_gather(s->reducer, &times));
-    DDP_TRY(collect(s, &word));
+    DDP_TRY(collect(s, /*replayed*/ false, &word));
     ddp_reducer_on_update(s->reducer, ddpi_strategy_update, s);
     return share(s, &word, count, stats_out);
 }

@@ -21,12 +21,13 @@ ended() {
     fi
 }
 
-# breaks WHAT TEXT VARIABLE...
+# breaks WHAT TEXT VARIABLE...: GRAPHS=on lets the steps be replayed, with few calls that could be counted.
 breaks() {
     local what=$1 text=$2 code=0 start
     shift 2
     start=$(date +%s%N)
-    env "$@" timeout -k 5 60 mpirun -np 2 "$program" "${run[@]}" --run-dir "$RANDOM$RANDOM" >out 2>err ||
+    env "$@" timeout -k 5 60 mpirun -np 2 "$program" "${run[@]}" \
+        --cuda-graph "${GRAPHS:-off}" --run-dir "$RANDOM$RANDOM" >out 2>err ||
         code=$?
     ended "$what" "$text" $code "$start"
 }
@@ -52,6 +53,7 @@ breaks 'no memory at the start' 'rank 1 .*not to be had on GPU 1' CUSIM_FAIL=cud
 breaks 'too little memory' 'rank [01] .*not to be had on GPU [01] .*free' CUSIM_MEMORY_MB=1
 breaks 'no pinned memory' 'rank 0 .*pinned' CUSIM_FAIL=cudaHostAlloc@rank0:2
 breaks 'an asynchronous error of NCCL' 'rank 1 .*gradients' CUSIM_FAIL=ncclAsync@rank1:40
+GRAPHS=on breaks 'the same in a graph' 'rank 1 .*gradients' CUSIM_FAIL=ncclAsync@rank1:40
 breaks 'a call that NCCL refuses' 'rank 1 .*ncclAllReduce' CUSIM_FAIL=ncclAllReduce@rank1:40
 breaks 'an error that stays' 'rank 0 .*illegal memory access' CUSIM_FAIL=kernel@rank0:400
 breaks 'a launch that is refused' 'rank 1 .*CUDA' CUSIM_FAIL=launch@rank1:400

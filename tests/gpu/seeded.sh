@@ -21,13 +21,14 @@ steps_of() {
         "$1/metrics.jsonl" 2>/dev/null
 }
 
-# gpus NAME BUG ARGUMENTS...: a run of two ranks; its status.
+# gpus NAME BUG ARGUMENTS...: a run of two ranks; its status. Graphs are off: one that lacks a wait is
+# refused at once, and the run would go on without it.
 gpus() {
     local name=$1 bug=$2 code=0
     shift 2
     rm -rf "$name"
-    env CUSIM_BUG="$bug" timeout -k 5 120 mpirun -np 2 "$program" "$@" --device cuda --comm nccl --quiet \
-        --run-dir "$name" >"$name.out" 2>&1 || code=$?
+    env CUSIM_BUG="$bug" timeout -k 5 120 mpirun -np 2 "$program" "$@" --device cuda --comm nccl --cuda-graph off \
+        --quiet --run-dir "$name" >"$name.out" 2>&1 || code=$?
     return $code
 }
 

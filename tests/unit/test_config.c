@@ -86,6 +86,10 @@ static void choices_match_their_enums(void **state)
     ddp_config_destroy(c);
     c = parsed("--tf32");
     assert_true(c->device.tf32 && !c->device.tune);
+    assert_int_equal(c->run.cuda_graph, DDP_GRAPH_AUTO);
+    ddp_config_destroy(c);
+    c = parsed("--cuda-graph off");
+    assert_int_equal(c->run.cuda_graph, DDP_GRAPH_OFF);
     ddp_config_destroy(c);
     c = parsed("--tune-kernels");
     assert_true(c->device.tune && !c->device.tf32);
