@@ -14,6 +14,7 @@ mlp=(--dataset synthetic --synthetic-train 96 --synthetic-test 24 --batch-size 2
     --model mlp --mlp-widths 32,32,32)
 lenet=("${mlp[@]}" --model lenet)
 steps=4
+lane=nccl
 
 # steps_of NAME: what every step computed, the loss and the norm of its gradients.
 steps_of() {
@@ -27,8 +28,8 @@ gpus() {
     local name=$1 bug=$2 code=0
     shift 2
     rm -rf "$name"
-    env CUSIM_BUG="$bug" timeout -k 5 120 mpirun -np 2 "$program" "$@" --device cuda --comm nccl --cuda-graph off \
-        --quiet --run-dir "$name" >"$name.out" 2>&1 || code=$?
+    env CUSIM_BUG="$bug" timeout -k 5 120 mpirun -np 2 "$program" "$@" --device cuda --comm "$lane" \
+        --cuda-graph off --quiet --run-dir "$name" >"$name.out" 2>&1 || code=$?
     return $code
 }
 
@@ -102,6 +103,8 @@ case ${1:?which mistake} in
         noticed 'wait/low<high:1+' "$race" "${mlp[@]}"
         noticed 'wait/low<high@rank0:6' "$race" "${mlp[@]}"
         noticed 'wait/low<low:1+' "$race" "${mlp[@]}"
+        lane=mpi # the copy to pinned memory for the gradients
+        noticed 'wait/low2<low1:1+' "$race" "${mlp[@]}"
         ;;
     sync) # the host for the loss: it reads too early, or asks for a time too early
         early='cudaEventElapsedTime: device not ready'
