@@ -183,6 +183,7 @@ static void close_run(ddpi_run *run)
     ddpi_run_close_shares(run);
     ddpi_run_close_data(run);
     ddp_metrics_close(run->metrics);
+    ddpi_run_unlock_dir(run);
     ddp_free(run->ranks);
 }
 

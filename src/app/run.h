@@ -99,6 +99,7 @@ typedef struct ddpi_run {
     ddpi_rank_info *ranks;
     ddpi_run_place place;
     char dir[PATH_MAX];   /* "" until it exists */
+    int lock;             /* rank 0's: descriptor + 1 of the directory's lock */
     ddp_metrics *metrics; /* rank 0's */
     ddpi_run_data data;
     ddpi_run_net net;
@@ -138,6 +139,8 @@ DDP_INNER ddp_status ddpi_run_save_weights(ddpi_run *run);   /* run_weights.c */
 DDP_INNER ddp_status ddpi_run_finish(ddpi_run *run);         /* records.c */
 
 /* ---- pieces ---- */
+/* From here on another run may use the directory. */
+void ddpi_run_unlock_dir(ddpi_run *run);
 /* Collective. Makes these steps, counted over the run from 0, and nothing beside; losses are means
  * over each step's samples. */
 DDP_INNER ddp_status ddpi_run_steps(ddpi_run *run, ddp_strategy *strategy, ddp_loader *loader,

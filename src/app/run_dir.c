@@ -3,9 +3,11 @@
  * Rank 0 makes the directory and tells the others its name. Hosts that do not share a file system
  * get a directory of that name each, with their ranks' logs. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,8 +15,13 @@
 #include "app/run.h"
 #include "ddp/fs.h"
 #include "ddp/memory.h"
+#include "ddp/thread.h"
 
 enum { NAME_BYTES = 32 };
+
+/* A run that was killed may take a moment to be gone. */
+#define LOCK_WAIT_NS  INT64_C(5000000000)
+#define LOCK_PAUSE_NS INT64_C(50000000)
 
 ddp_status ddpi_run_path(const ddpi_run *run, const char *name, char path[PATH_MAX])
 {
@@ -78,8 +85,10 @@ static bool goes_on_here(const ddpi_run *run, const char *dir)
     const char *resume = run->config.run.resume;
     const size_t bytes = strlen(dir);
 
-    if (resume == NULL || strcmp(resume, "auto") == 0)
-        return resume != NULL;
+    if (resume == NULL || strcmp(resume, "none") == 0)
+        return false;
+    if (strcmp(resume, "auto") == 0)
+        return true;
     return strncmp(resume, dir, bytes) == 0 && (resume[bytes] == 0 || resume[bytes] == '/');
 }
 
@@ -98,6 +107,35 @@ static ddp_status check_unused(const ddpi_run *run, const char *dir)
                             dir, names[i]);
     }
     return DDP_OK;
+}
+
+/* Two runs in one directory would take each other's records and half-written checkpoints away. The
+ * lock goes with the process, however that ends. File systems without locks are used without. */
+static ddp_status lock_dir(ddpi_run *run, const char *dir)
+{
+    const int64_t until = ddp_now_ns() + LOCK_WAIT_NS;
+    char path[PATH_MAX];
+
+    DDP_TRY(ddp_fs_join(path, sizeof path, dir, ".lock"));
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return DDP_FAIL(DDP_ERR_IO, "create %s: %s", path, strerror(errno));
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
+        if (ddp_now_ns() >= until) {
+            close(fd);
+            return DDP_FAIL(DDP_ERR_IO, "option --run-dir: another run is at work in %s", dir);
+        }
+        ddp_sleep_ns(LOCK_PAUSE_NS);
+    }
+    run->lock = fd + 1;
+    return DDP_OK;
+}
+
+void ddpi_run_unlock_dir(ddpi_run *run)
+{
+    if (run->lock > 0)
+        close(run->lock - 1);
+    run->lock = 0;
 }
 
 /* Records of steps that are made again would be there twice. */
@@ -126,6 +164,7 @@ static ddp_status make_dir(ddpi_run *run, char path[PATH_MAX])
         snprintf(path, PATH_MAX, "%s", given);
     DDP_TRY(check_unused(run, path));
     DDP_TRY(ddp_fs_make_dirs(path));
+    DDP_TRY(lock_dir(run, path));
     snprintf(run->dir, sizeof run->dir, "%s", path);
     DDP_TRY(ddpi_run_path(run, "status", file));
     DDP_TRY(ddp_fs_write_atomic(file, "running\n", strlen("running\n")));
