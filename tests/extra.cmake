@@ -60,6 +60,7 @@ train_test(failures 300 failures)
 train_test(death 300 ../long/death 1 30 "2 4")
 train_test(inject 300 inject)
 train_test(restarts 300 restarts)
+train_test(run_dir 60 run_dir)
 
 # A program built by somebody else would need the same sanitizer.
 if(DDP_MPI AND NOT DDP_SANITIZE)

@@ -99,6 +99,9 @@ DDP_CALL ddp_status ddp_ckpt_check(const char *path, ddp_json **state_out);
  * skipped and why, a line each. */
 DDP_CALL ddp_status ddp_ckpt_find(const char *dir, char *path_out, size_t path_bytes,
                                   ddp_json **state_out, char notes[DDP_CKPT_NOTE_BYTES]);
+/* Gives all in dir that are newer than this step names by which they are not found again: they are
+ * of a run that went on another way, or damaged. One process. */
+DDP_CALL ddp_status ddp_ckpt_leave_newer(const char *dir, int64_t step);
 /* Fills parameters, flats, counter, this rank's running statistics and `seen`. DDP_ERR_SHAPE names
  * what does not fit. */
 DDP_CALL ddp_status ddp_ckpt_load(const char *path, ddp_ckpt_parts *parts);

@@ -33,6 +33,19 @@ static ddp_status find_auto(const char *run_dir, ddpi_resume *r)
     return ddp_ckpt_find(dir, r->path, sizeof r->path, &r->state, r->notes);
 }
 
+/* A run that has no checkpoint yet begins; one whose checkpoints are all damaged, or cannot be read
+ * now, must not: its records would go. */
+static ddp_status find_own(const char *run_dir, ddpi_resume *r)
+{
+    DDP_TRY(find_auto(run_dir, r));
+    if (r->path[0] == 0 && r->notes[0] != 0)
+        return DDP_FAIL(DDP_ERR_IO,
+                        "option --resume auto: %.300s has checkpoints, but none to go on from: "
+                        "%.600s",
+                        run_dir, r->notes);
+    return DDP_OK;
+}
+
 /* A checkpoint, a run's directory, or a folder of checkpoints. */
 static ddp_status find_given(const char *given, ddpi_resume *r)
 {
@@ -210,7 +223,7 @@ static ddp_status prepare(ddp_config *config, ddpi_resume *r)
     const ddp_run_opts *run = &config->run;
 
     if (strcmp(run->resume, "auto") == 0)
-        DDP_TRY(find_auto(run->run_dir, r));
+        DDP_TRY(find_own(run->run_dir, r));
     else
         DDP_TRY(find_given(run->resume, r));
     if (r->path[0] == 0)

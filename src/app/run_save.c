@@ -259,6 +259,16 @@ ddp_status ddpi_run_load_at(ddpi_run *run, const char *path, ddp_run_state *stat
     return st;
 }
 
+/* Else the next --resume auto would find these, and not what this run saves. */
+static ddp_status leave_newer(ddpi_run *run, const char *dir)
+{
+    ddp_status st = DDP_OK;
+
+    if (run->rank == 0 && ddpi_run_resumes(run))
+        st = ddp_ckpt_leave_newer(dir, run->start.steps);
+    return ddpi_run_agree(run, st, "set newer checkpoints aside");
+}
+
 ddp_status ddpi_run_prepare_saving(ddpi_run *run)
 {
     const ddp_run_opts *given = &run->config.run;
@@ -281,6 +291,8 @@ ddp_status ddpi_run_prepare_saving(ddpi_run *run)
                            .describe = describe,
                            .report = report,
                            .arg = run};
+    if (opts.dir != NULL)
+        DDP_TRY(leave_newer(run, dir));
     ddp_status st = ddp_saver_create(&opts, &parts, &run->net.saver);
     if (st != DDP_ERR_IO || asks_for_them(run))
         return st;

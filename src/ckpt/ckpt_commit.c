@@ -135,6 +135,34 @@ ddp_status ddpi_ckpt_sweep(const char *dir)
     return st;
 }
 
+static ddp_status leave(const char *dir, const char *name)
+{
+    char path[PATH_MAX], aside[PATH_MAX], other[NAME_BYTES + 64];
+    for (int i = 1;; i++) {
+        snprintf(other, sizeof other, "%.*s.left-%d", NAME_BYTES - 1, name, i);
+        DDP_TRY(ddp_fs_join(aside, sizeof aside, dir, other));
+        if (!ddp_fs_exists(aside))
+            break;
+    }
+    DDP_TRY(ddp_fs_join(path, sizeof path, dir, name));
+    DDP_TRY(ddp_fs_rename(path, aside));
+    ddp_warn("%s is newer than where this run goes on; it is called %s now", path, other);
+    return DDP_OK;
+}
+
+ddp_status ddp_ckpt_leave_newer(const char *dir, int64_t step)
+{
+    ddp_fs_names names;
+    int64_t found;
+    DDP_TRY(ddp_fs_list(dir, &names));
+    ddp_status st = DDP_OK;
+    for (size_t i = 0; i < names.count && st == DDP_OK; i++)
+        if (ddpi_ckpt_parse_name(names.names[i], &found) && found > step)
+            st = leave(dir, names.names[i]);
+    ddp_fs_names_free(&names);
+    return st;
+}
+
 /* ---- the commit ---- */
 
 ddp_status ddpi_ckpt_commit_run(const ddpi_ckpt_commit *c)

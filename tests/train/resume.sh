@@ -124,7 +124,7 @@ launch 2 "${model[@]}" --threads 1 --epochs 4 --run-dir "$work/cut" --resume aut
     fail "after damage: $(cat "$work/out")"
 equal 'the damaged one is named' "$(grep -c 'step-0000000040 is skipped: .*optimizer.safetensors: has .* bytes, expected' "$work/out")" 1
 equal 'the one before is taken' "$(grep -c '^goes on after step 30 ' "$work/out")" 1
-equal 'what is left' "$(ls "$work/cut/checkpoints" | tr '\n' ' ')" 'step-0000000030 step-0000000040 '
+equal 'what is left' "$(ls "$work/cut/checkpoints" | tr '\n' ' ')" 'step-0000000030 step-0000000040 step-0000000040.left-1 '
 
 # Looking at checkpoints.
 look() { # STATUS COMMAND...: its output is in $work/out

@@ -35,9 +35,11 @@ static int verify_one(const char *path)
     return DDPI_CKPT_GOOD;
 }
 
+/* Also one that no run would find, its number being too short; not what a run has set aside. */
 static bool is_checkpoint_name(const char *name)
 {
-    return strncmp(name, "step-", 5) == 0 && strstr(name, ".tmp-") == NULL;
+    return strncmp(name, "step-", 5) == 0 && strstr(name, ".tmp-") == NULL &&
+           strstr(name, ".left-") == NULL;
 }
 
 /* *found_out counts checkpoints. */
