@@ -50,6 +50,7 @@ build=$(cd "$build" && pwd)
 [ -z "$prefix" ] || prefix=$(cd "$prefix" && pwd) || exit 2
 logs=$build/selfcheck
 mkdir -p "$logs"
+rm -f "$logs/table.md"
 start=$SECONDS
 report=()
 failed=()
