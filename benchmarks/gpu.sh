@@ -43,7 +43,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 graphs=default
-if "$program" --help | grep -q -- '--cuda-graph'; then graphs="off on"; fi
+help=$("$program" --help)
+if [[ $help == *--cuda-graph* ]]; then graphs="off on"; fi
 
 data_of() { # MODEL
     case $1 in

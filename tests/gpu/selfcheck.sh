@@ -298,7 +298,7 @@ sanitize() {
 # Machine code for each architecture, and PTX of the newest, as NVIDIA's tool reads it.
 fat_binary() {
     local module=$build/libddp_cuda.so.0 arch code=0 want="80 90"
-    "$nvcc" --version | grep -qE 'release (1[3-9]|12\.[89])' && want="80 90 100"
+    "$nvcc" --version | grep -E 'release (1[3-9]|12\.[89])' >/dev/null && want="80 90 100"
     "$cuobjdump" --list-elf "$module" >"$logs/elf" && "$cuobjdump" --list-ptx "$module" >"$logs/ptx" || return 1
     for arch in $want; do
         grep -q "sm_$arch\." "$logs/elf" || { echo "no machine code for sm_$arch"; code=1; }
