@@ -259,6 +259,8 @@ static void print_end(const ddpi_run *run, int64_t rss)
                   share(s->test.top1, s->test.count), s->test.top1, s->test.count);
     if (run->config.run.eval_only)
         ddp_log_print("%.*f images/s, %.1f s", digits, s->images_per_s, s->seconds);
+    else if (isnan(s->images_per_s)) /* a resumed run that had nothing left to do */
+        ddp_log_print("no step was left to do, %" PRId64 " steps", s->steps);
     else
         ddp_log_print("%.*f images/s (median step), %" PRId64 " steps, %.1f s", digits,
                       s->images_per_s, s->steps, s->seconds);

@@ -81,7 +81,8 @@ static ddp_status write_doc(ddpi_registry *r)
         used += (size_t)snprintf(r->doc + used, bytes - used, "  %.40s\n", r->datasets[i]->name);
     if (used < bytes)
         snprintf(r->doc + used, bytes - used,
-                 "\nExit status: 0 trained, 1 failed, 2 wrong options.");
+                 "\nExit status: 0 trained, 1 failed, 2 wrong options, 3 stopped on request with a "
+                 "complete checkpoint.");
     return DDP_OK;
 }
 
