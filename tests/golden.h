@@ -11,6 +11,7 @@
 #include "ddp/json.h"
 #include "ddp/memory.h"
 #include "ddp/param.h"
+#include "harness.h"
 
 static inline uint32_t golden_next(uint32_t *s)
 {
@@ -33,6 +34,21 @@ static inline float golden_gamma(uint32_t *s)
 static inline float golden_unit(uint32_t *s)
 {
     return (float)ldexp((double)(golden_next(s) >> 8), -24);
+}
+
+/* What the file must have. */
+static inline double golden_number(const ddp_json *object, const char *key)
+{
+    double value = NAN;
+    assert_true(ddp_json_as_number(ddp_json_get(object, key), &value));
+    return value;
+}
+
+static inline double golden_element(const ddp_json *array, size_t index)
+{
+    double value = NAN;
+    assert_true(ddp_json_as_number(ddp_json_at(array, index), &value));
+    return value;
 }
 
 static inline ddp_status golden_load(const char *name, ddp_json **golden_out)

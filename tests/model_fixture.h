@@ -48,6 +48,9 @@ static inline void fixture_open(model_fixture *f, const ddp_model_def *def,
     ddp_device_opts device_opts = DDP_DEVICE_OPTS_DEFAULTS;
     device_opts.conv_algo = algo;
     device_opts.emulate_bf16 = true; /* matters to models that ask for bf16 */
+#ifdef DDP_TEST_CUDA
+    device_opts.deterministic = true; /* bits are compared */
+#endif
     *f = (model_fixture){0};
     CHECK_OK(ddp_device_open(fixture_backend(), &device_opts, &f->device));
     CHECK_OK(ddp_model_create(def, opts, f->device, &f->model));
@@ -65,6 +68,26 @@ static inline double fixture_loss(model_fixture *f, const ddp_model_input *input
     CHECK_OK(ddp_model_forward(f->model, input, &loss));
     CHECK_OK(ddp_stream_sync(ddp_device_main_stream(f->device)));
     return loss;
+}
+
+/* Between the test's memory and the device's, which need not be the same. Free with
+ * ddp_device_free(). */
+static inline void *fixture_upload(const model_fixture *f, const void *from, size_t bytes)
+{
+    ddp_stream *stream = ddp_device_main_stream(f->device);
+    void *to;
+    CHECK_OK(ddp_device_alloc(f->device, bytes, &to));
+    CHECK_OK(ddp_device_copy(f->device, stream, to, from, bytes, DDP_COPY_TO_DEVICE));
+    CHECK_OK(ddp_stream_sync(stream));
+    return to;
+}
+
+static inline void fixture_download(const model_fixture *f, const void *from, void *to,
+                                    size_t bytes)
+{
+    ddp_stream *stream = ddp_device_main_stream(f->device);
+    CHECK_OK(ddp_device_copy(f->device, stream, to, from, bytes, DDP_COPY_TO_HOST));
+    CHECK_OK(ddp_stream_sync(stream));
 }
 
 /* Uniform in [-1, 1), and labels; a function of the seed. The caller frees both with ddp_free(). */

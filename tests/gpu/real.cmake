@@ -16,7 +16,8 @@ function(ddp_real_program name source)
   add_dependencies(real_tests real_${name})
 endfunction()
 
-foreach(source ${GPU_TESTS} ${CMAKE_SOURCE_DIR}/tests/unit/test_model_golden.c)
+foreach(source ${GPU_TESTS} ${CMAKE_SOURCE_DIR}/tests/unit/test_model_golden.c
+    ${CMAKE_SOURCE_DIR}/tests/unit/test_resnet.c)
   get_filename_component(name ${source} NAME_WE)
   string(REGEX REPLACE "^test_" "" name ${name})
   if(name STREQUAL "library_failures")

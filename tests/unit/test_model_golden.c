@@ -18,20 +18,6 @@ typedef struct golden_run {
     ddp_model_input input; /* the same in the device's memory */
 } golden_run;
 
-static double number(const ddp_json *object, const char *key)
-{
-    double value = NAN;
-    assert_true(ddp_json_as_number(ddp_json_get(object, key), &value));
-    return value;
-}
-
-static double element(const ddp_json *array, size_t index)
-{
-    double value = NAN;
-    assert_true(ddp_json_as_number(ddp_json_at(array, index), &value));
-    return value;
-}
-
 static const char *string(const ddp_json *object, const char *key)
 {
     const char *value = NULL;
@@ -56,22 +42,12 @@ static void check_stats(const char *what, const ddp_json *want, const float *val
         squares += (double)values[i] * values[i];
         sum += values[i];
     }
-    const double l2 = number(want, "l2"), rms = l2 / sqrt((double)count);
+    const double l2 = golden_number(want, "l2"), rms = l2 / sqrt((double)count);
     check_near(what, "l2", sqrt(squares), l2, l2);
-    check_near(what, "mean", sum / (double)count, number(want, "mean"), rms);
+    check_near(what, "mean", sum / (double)count, golden_number(want, "mean"), rms);
     const ddp_json *first = ddp_json_get(want, "first4");
     for (size_t i = 0; i < ddp_json_length(first); i++)
-        check_near(what, "element", values[i], element(first, i), rms);
-}
-
-static void *upload(const golden_run *run, const void *from, size_t bytes)
-{
-    ddp_stream *stream = ddp_device_main_stream(run->f.device);
-    void *to;
-    CHECK_OK(ddp_device_alloc(run->f.device, bytes, &to));
-    CHECK_OK(ddp_device_copy(run->f.device, stream, to, from, bytes, DDP_COPY_TO_DEVICE));
-    CHECK_OK(ddp_stream_sync(stream));
-    return to;
+        check_near(what, "element", values[i], golden_element(first, i), rms);
 }
 
 static void open_run(golden_run *run, const char *file, const ddp_model_def *def, int64_t classes,
@@ -80,7 +56,7 @@ static void open_run(golden_run *run, const char *file, const ddp_model_def *def
     uint32_t state;
     CHECK_OK(golden_load(file, &run->golden));
     const ddp_json *x = ddp_json_get(run->golden, "x"), *y = ddp_json_get(run->golden, "y");
-    run->batch = (int64_t)number(run->golden, "batch");
+    run->batch = (int64_t)golden_number(run->golden, "batch");
     const ddp_model_opts opts = {.input_shape = {3, {1, 28, 28}},
                                  .classes = classes,
                                  .mlp_widths = "256,128",
@@ -91,22 +67,23 @@ static void open_run(golden_run *run, const char *file, const ddp_model_def *def
     CHECK_OK(DDP_ALLOC(run->labels, (size_t)run->batch));
 
     /* The generator runs through all of the file's parameters, the model's or not. */
-    int64_t draws = (int64_t)number(run->golden, "draws_total") - (int64_t)values - run->batch;
-    state = (uint32_t)number(run->golden, "seed");
+    int64_t draws =
+        (int64_t)golden_number(run->golden, "draws_total") - (int64_t)values - run->batch;
+    state = (uint32_t)golden_number(run->golden, "seed");
     for (int64_t i = 0; i < draws; i++)
         golden_next(&state);
     for (size_t i = 0; i < values; i++)
         run->inputs[i] = golden_unit(&state);
     for (size_t i = 0; i < (size_t)run->batch; i++) {
         run->labels[i] = (int32_t)((golden_next(&state) >> 16) % 10);
-        assert_int_equal(run->labels[i], (int)element(y, i));
+        assert_int_equal(run->labels[i], (int)golden_element(y, i));
     }
-    assert_true((double)state == number(run->golden, "last_state"));
+    assert_true((double)state == golden_number(run->golden, "last_state"));
     check_stats("x", ddp_json_get(x, "value"), run->inputs, values);
-    run->input =
-        (ddp_model_input){.inputs = upload(run, run->inputs, values * sizeof(float)),
-                          .labels = upload(run, run->labels, (size_t)run->batch * sizeof(int32_t)),
-                          .count = run->batch};
+    run->input = (ddp_model_input){
+        .inputs = fixture_upload(&run->f, run->inputs, values * sizeof(float)),
+        .labels = fixture_upload(&run->f, run->labels, (size_t)run->batch * sizeof(int32_t)),
+        .count = run->batch};
 }
 
 static void set_params(golden_run *run)
@@ -166,10 +143,11 @@ static void check_logits(golden_run *run)
     CHECK_OK(ddp_device_copy(run->f.device, stream, logits, on_device, count * sizeof *logits,
                              DDP_COPY_TO_HOST));
     CHECK_OK(ddp_stream_sync(stream));
-    check_near("inference", "loss", loss / (double)run->batch, number(run->golden, "loss"), 1);
+    check_near("inference", "loss", loss / (double)run->batch, golden_number(run->golden, "loss"),
+               1);
     for (size_t n = 0; n < ddp_json_length(rows); n++)
         for (size_t c = 0; c < 10; c++) {
-            const double want = element(ddp_json_at(rows, n), c);
+            const double want = golden_element(ddp_json_at(rows, n), c);
             check_near("logits", "element", logits[n * 10 + c], want, 0.1);
         }
     ddp_free(logits);
@@ -189,7 +167,7 @@ static void check_last_outputs(golden_run *run, const char *const *names)
             size_t count = 1;
             float *plain;
             for (size_t d = 0; d < ddp_json_length(dims); d++)
-                count *= (size_t)element(dims, d);
+                count *= (size_t)golden_element(dims, d);
             CHECK_OK(DDP_ALLOC(plain, count));
             CHECK_OK(ddp_model_export_output(run->f.model, names[k], plain, count));
             check_stats(names[k], entry, plain, count);
@@ -205,20 +183,22 @@ static void check_last_outputs(golden_run *run, const char *const *names)
 static void train_and_check(golden_run *run)
 {
     const ddp_json *losses = ddp_json_get(run->golden, "losses");
-    const ddp_sgd_args sgd = {.lr = number(run->golden, "lr"),
+    const ddp_sgd_args sgd = {.lr = golden_number(run->golden, "lr"),
                               .inv_count = 1.0 / (double)run->batch};
     const size_t length = ddp_param_table_length(run->f.table);
     const size_t steps = ddp_json_length(losses) - 1;
     assert_int_equal(steps, 5);
     for (size_t step = 0;; step++) {
         const double loss = fixture_loss(&run->f, &run->input) / (double)run->batch;
-        check_near("training", "loss", loss, element(losses, step), element(losses, step));
+        check_near("training", "loss", loss, golden_element(losses, step),
+                   golden_element(losses, step));
         if (step == steps)
             break;
         CHECK_OK(ddp_model_backward(run->f.model));
         if (step == 0)
             check_near("gradient", "l2", check_params(run, "grad", run->f.grads, sgd.inv_count),
-                       number(run->golden, "total_grad_l2"), number(run->golden, "total_grad_l2"));
+                       golden_number(run->golden, "total_grad_l2"),
+                       golden_number(run->golden, "total_grad_l2"));
         CHECK_OK(ddp_op_sgd(run->f.device, ddp_device_main_stream(run->f.device), &sgd,
                             run->f.params, run->f.grads, NULL, length, NULL));
     }
@@ -312,7 +292,7 @@ static void check_prefix(ddp_status (*build)(ddp_model_builder *, const ddp_mode
     golden_run run;
     open_run(&run, "golden_lenet.json", &def, classes, algo);
     const ddp_json *params = ddp_json_get(run.golden, "params");
-    uint32_t state = (uint32_t)number(run.golden, "seed");
+    uint32_t state = (uint32_t)golden_number(run.golden, "seed");
     for (size_t i = 0; i < (size_t)ddp_param_table_count(run.f.table); i++)
         CHECK_OK(golden_set_one(ddp_json_at(params, i), &state, run.f.device, run.f.table,
                                 run.f.params));

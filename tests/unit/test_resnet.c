@@ -15,24 +15,12 @@ static const double ROOM = 3.0;
 typedef struct golden_run {
     ddp_json *golden;
     model_fixture f;
-    float *inputs, *running, *sum; /* sum: of gradients over shards */
+    /* Of the device; sum: of gradients over shards. */
+    float *inputs, *running, *sum;
     int32_t *labels;
     int64_t batch;
+    size_t running_bytes;
 } golden_run;
-
-static double number(const ddp_json *object, const char *key)
-{
-    double value = NAN;
-    assert_true(ddp_json_as_number(ddp_json_get(object, key), &value));
-    return value;
-}
-
-static double element(const ddp_json *array, size_t index)
-{
-    double value = NAN;
-    assert_true(ddp_json_as_number(ddp_json_at(array, index), &value));
-    return value;
-}
 
 static void check_near(const char *what, double got, double want, double tolerance)
 {
@@ -49,26 +37,32 @@ static void check_stats(const char *what, const ddp_json *want, const float *val
         squares += (double)values[i] * values[i];
         sum += values[i];
     }
-    const double l2 = number(want, "l2"), rms = l2 / sqrt((double)count);
+    const double l2 = golden_number(want, "l2"), rms = l2 / sqrt((double)count);
     check_near(what, sqrt(squares), l2, tolerance * l2);
-    check_near(what, sum / (double)count, number(want, "mean"), tolerance * rms);
+    check_near(what, sum / (double)count, golden_number(want, "mean"), tolerance * rms);
     const ddp_json *first = ddp_json_get(want, "first4");
     for (size_t i = 0; i < ddp_json_length(first); i++) /* one element may be as wrong as all */
-        check_near(what, values[i], element(first, i), tolerance * l2);
+        check_near(what, values[i], golden_element(first, i), tolerance * l2);
 }
 
 static void draw_samples(golden_run *run, uint32_t *state)
 {
     const ddp_json *y = ddp_json_get(run->golden, "y");
     const size_t values = (size_t)run->batch * VALUES;
-    CHECK_OK(DDP_ALLOC(run->inputs, values));
-    CHECK_OK(DDP_ALLOC(run->labels, (size_t)run->batch));
+    float *inputs;
+    int32_t *labels;
+    CHECK_OK(DDP_ALLOC(inputs, values));
+    CHECK_OK(DDP_ALLOC(labels, (size_t)run->batch));
     for (size_t i = 0; i < values; i++)
-        run->inputs[i] = golden_unit(state);
+        inputs[i] = golden_unit(state);
     for (size_t i = 0; i < (size_t)run->batch; i++) {
-        run->labels[i] = (int32_t)((golden_next(state) >> 16) % CLASSES);
-        assert_int_equal(run->labels[i], (int)element(y, i));
+        labels[i] = (int32_t)((golden_next(state) >> 16) % CLASSES);
+        assert_int_equal(labels[i], (int)golden_element(y, i));
     }
+    run->inputs = fixture_upload(&run->f, inputs, values * sizeof *inputs);
+    run->labels = fixture_upload(&run->f, labels, (size_t)run->batch * sizeof *labels);
+    ddp_free(inputs);
+    ddp_free(labels);
 }
 
 typedef struct form {
@@ -87,26 +81,31 @@ static void open_run(golden_run *run, form how)
     uint32_t state = 0;
     *run = (golden_run){0};
     CHECK_OK(golden_load("golden_resnet18.json", &run->golden));
-    run->batch = (int64_t)number(run->golden, "batch");
+    run->batch = (int64_t)golden_number(run->golden, "batch");
     fixture_open(&run->f, ddp_model_resnet18_small(), &opts, DDP_CONV_DIRECT,
                  how.planned > 0 ? how.planned : run->batch);
     CHECK_OK(
         golden_set_params_from(run->golden, &state, run->f.device, run->f.table, run->f.params));
     draw_samples(run, &state);
-    assert_true((double)state == number(run->golden, "last_state"));
+    assert_true((double)state == golden_number(run->golden, "last_state"));
     const ddp_buffer_table *buffers = ddp_model_buffers(run->f.model);
-    CHECK_OK(DDP_ALLOC(run->running, ddp_buffer_table_length(buffers)));
-    ddp_buffer_table_init(buffers, run->running);
-    CHECK_OK(ddp_alloc_bytes(run->f.bytes, 1, (void **)(void *)&run->sum));
+    float *running;
+    CHECK_OK(DDP_ALLOC(running, ddp_buffer_table_length(buffers)));
+    ddp_buffer_table_init(buffers, running);
+    run->running_bytes = ddp_buffer_table_length(buffers) * sizeof *running;
+    run->running = fixture_upload(&run->f, running, run->running_bytes);
+    ddp_free(running);
+    CHECK_OK(ddp_device_alloc(run->f.device, run->f.bytes, (void **)(void *)&run->sum));
 }
 
 static void close_run(golden_run *run)
 {
+    ddp_device *device = run->f.device;
+    ddp_device_free(device, run->inputs, (size_t)run->batch * VALUES * sizeof *run->inputs);
+    ddp_device_free(device, run->labels, (size_t)run->batch * sizeof *run->labels);
+    ddp_device_free(device, run->running, run->running_bytes);
+    ddp_device_free(device, run->sum, run->f.bytes);
     fixture_close(&run->f);
-    ddp_free(run->inputs);
-    ddp_free(run->labels);
-    ddp_free(run->running);
-    ddp_free(run->sum);
     ddp_json_destroy(run->golden);
 }
 
@@ -120,21 +119,23 @@ static ddp_model_input samples(const golden_run *run, int64_t from, int64_t coun
  * returns the mean loss. */
 static double pass(golden_run *run, int64_t parts)
 {
+    ddp_stream *stream = ddp_device_main_stream(run->f.device);
     double loss = 0;
-    memset(run->sum, 0, run->f.bytes);
+    CHECK_OK(ddp_device_zero(run->f.device, stream, run->sum, run->f.bytes));
     for (int64_t p = 0; p < parts; p++) {
         const ddp_model_input input = samples(run, p * run->batch / parts, run->batch / parts);
         loss += fixture_loss(&run->f, &input);
         CHECK_OK(ddp_model_backward(run->f.model));
-        for (size_t i = 0; i < run->f.bytes / sizeof(float); i++)
-            run->sum[i] += run->f.grads[i];
+        CHECK_OK(ddp_op_add(run->f.device, stream, run->sum, run->f.grads,
+                            run->f.bytes / sizeof(float)));
     }
+    CHECK_OK(ddp_stream_sync(stream));
     return loss / (double)run->batch;
 }
 
 static void step(golden_run *run)
 {
-    const ddp_sgd_args sgd = {.lr = number(run->golden, "lr"),
+    const ddp_sgd_args sgd = {.lr = golden_number(run->golden, "lr"),
                               .inv_count = 1.0 / (double)run->batch};
     CHECK_OK(ddp_op_sgd(run->f.device, ddp_device_main_stream(run->f.device), &sgd, run->f.params,
                         run->sum, NULL, ddp_param_table_length(run->f.table), NULL));
@@ -168,7 +169,7 @@ static void check_gradient(golden_run *run, const ddp_json *entry, const ddp_jso
         check_near(name, sqrt(squares), 0, 1e-5 * total);
     else
         check_stats(name, want, plain, count,
-                    ROOM * fmax(number(entry, "float32_grad_rel_l2_error"), 1e-3));
+                    ROOM * fmax(golden_number(entry, "float32_grad_rel_l2_error"), 1e-3));
     ddp_free(plain);
 }
 
@@ -176,7 +177,7 @@ static void check_gradient(golden_run *run, const ddp_json *entry, const ddp_jso
 static void check_gradients(golden_run *run, const ddp_json *by_name)
 {
     const ddp_json *params = ddp_json_get(run->golden, "params");
-    const double total = number(run->golden, "total_grad_l2");
+    const double total = golden_number(run->golden, "total_grad_l2");
     assert_int_equal(ddp_json_length(params), ddp_param_table_count(run->f.table));
     for (size_t i = 0; i < ddp_json_length(params); i++) {
         const ddp_json *entry = ddp_json_at(params, i);
@@ -192,8 +193,8 @@ static void check_losses(golden_run *run, const ddp_json *losses, int64_t parts)
 {
     const ddp_json *errors = ddp_json_get(ddp_json_get(run->golden, "float32"), "losses_rel_error");
     for (size_t i = 0; i < ddp_json_length(losses); i++) {
-        const double want = element(losses, i), loss = pass(run, parts);
-        check_near("loss", loss, want, ROOM * fmax(element(errors, i), 3e-6) * want);
+        const double want = golden_element(losses, i), loss = pass(run, parts);
+        check_near("loss", loss, want, ROOM * fmax(golden_element(errors, i), 3e-6) * want);
         step(run);
     }
 }
@@ -205,6 +206,9 @@ static void check_running(golden_run *run)
     const ddp_buffer_table *buffers = ddp_model_buffers(run->f.model);
     const ddp_json *golden = ddp_json_get(run->golden, "running_after_1_forward");
     int checked = 0;
+    float *running;
+    CHECK_OK(ddp_alloc_bytes(run->running_bytes, 1, (void **)(void *)&running));
+    fixture_download(&run->f, run->running, running, run->running_bytes);
     for (int i = 0; i < ddp_buffer_table_count(buffers); i++) {
         const ddp_buffer *buffer = ddp_buffer_table_at(buffers, i);
         char layer[DDP_PARAM_NAME_BYTES];
@@ -216,9 +220,10 @@ static void check_running(golden_run *run)
         const ddp_json *want = ddp_json_get(
             ddp_json_get(golden, layer), strcmp(suffix + 1, "running_mean") == 0 ? "mean" : "var");
         assert_non_null(want);
-        check_stats(buffer->name, want, run->running + buffer->offset, (size_t)buffer->count, 1e-5);
+        check_stats(buffer->name, want, running + buffer->offset, (size_t)buffer->count, 1e-5);
         checked++;
     }
+    ddp_free(running);
     assert_int_equal(checked, 2 * 17);
 }
 
@@ -226,18 +231,21 @@ static void check_inference(golden_run *run)
 {
     const ddp_json *want = ddp_json_get(run->golden, "eval_after_1_forward");
     const ddp_model_input input = samples(run, 0, run->batch);
-    const float *logits;
+    const float *there;
+    float logits[8 * CLASSES];
     double loss = 0, squares = 0;
+    assert_int_equal(run->batch, 8);
     CHECK_OK(ddp_model_plan(run->f.model, run->batch, false));
-    CHECK_OK(ddp_model_infer(run->f.model, &input, &logits, &loss));
-    check_near("inference loss", loss / (double)run->batch, number(want, "loss"), 1e-4);
+    CHECK_OK(ddp_model_infer(run->f.model, &input, &there, &loss));
+    fixture_download(&run->f, there, logits, sizeof logits);
+    check_near("inference loss", loss / (double)run->batch, golden_number(want, "loss"), 1e-4);
     for (int64_t i = 0; i < run->batch * CLASSES; i++)
         squares += (double)logits[i] * logits[i];
-    check_near("inference logits", sqrt(squares), number(want, "logits_l2"),
-               1e-4 * number(want, "logits_l2"));
+    check_near("inference logits", sqrt(squares), golden_number(want, "logits_l2"),
+               1e-4 * golden_number(want, "logits_l2"));
     const ddp_json *first = ddp_json_get(want, "first4");
     for (size_t i = 0; i < ddp_json_length(first); i++)
-        check_near("inference logit", logits[i], element(first, i), 1e-3);
+        check_near("inference logit", logits[i], golden_element(first, i), 1e-3);
 }
 
 static void one_pass_equals_float64(void **state)
@@ -249,7 +257,7 @@ static void one_pass_equals_float64(void **state)
     ddp_model_bind_running(run.f.model, run.running);
     const ddp_model_input input = samples(&run, 0, run.batch);
     const double loss = fixture_loss(&run.f, &input) / (double)run.batch;
-    check_near("loss", loss, number(run.golden, "loss"), 3e-6);
+    check_near("loss", loss, golden_number(run.golden, "loss"), 3e-6);
     const ddp_json *outputs = ddp_json_get(run.golden, "activations");
     for (size_t i = 0, found = 0; found < 3; i++) {
         const char *name = NULL;
@@ -262,7 +270,7 @@ static void one_pass_equals_float64(void **state)
         size_t count = 1;
         float *plain;
         for (size_t d = 0; d < 4; d++)
-            count *= (size_t)element(dims, d);
+            count *= (size_t)golden_element(dims, d);
         CHECK_OK(DDP_ALLOC(plain, count));
         snprintf(layer, sizeof layer, "%s.relu2", name);
         CHECK_OK(ddp_model_export_output(run.f.model, layer, plain, count));
@@ -280,7 +288,7 @@ static void gradients_and_steps_equal_float64(void **state)
     (void)state;
     golden_run run;
     open_run(&run, (form){0});
-    check_near("loss", pass(&run, 1), number(run.golden, "loss"), 3e-6);
+    check_near("loss", pass(&run, 1), golden_number(run.golden, "loss"), 3e-6);
     check_gradients(&run, NULL);
     check_losses(&run, ddp_json_get(run.golden, "losses"), 1);
     close_run(&run);
@@ -295,11 +303,21 @@ static void shards_with_norms_of_their_own_equal_float64(void **state)
         golden_run run;
         open_run(&run, (form){.planned = 8 / parts});
         const ddp_json *want = ddp_json_get(run.golden, keys[i]);
-        check_near("loss", pass(&run, parts), number(want, "loss"), 1e-5);
+        check_near("loss", pass(&run, parts), golden_number(want, "loss"), 1e-5);
         check_gradients(&run, ddp_json_get(want, "grads"));
         check_losses(&run, ddp_json_get(want, "losses"), parts);
         close_run(&run);
     }
+}
+
+static uint64_t hash_of(const golden_run *run, const void *there, size_t bytes)
+{
+    void *here;
+    CHECK_OK(ddp_alloc_bytes(bytes, 1, &here));
+    fixture_download(&run->f, there, here, bytes);
+    const uint64_t hash = ddp_hash64(here, bytes);
+    ddp_free(here);
+    return hash;
 }
 
 /* Two steps' gradients, running statistics and losses, bit by bit. */
@@ -313,13 +331,11 @@ static void recomputation_changes_no_bit_and_needs_less_memory(void **state)
         golden_run run;
         open_run(&run, (form){.recompute = (ddp_recompute)recompute});
         ddp_model_bind_running(run.f.model, run.running);
-        ddp_model_bind_running(run.f.model, run.running);
         (void)pass(&run, 1);
         step(&run);
         const double loss = pass(&run, 1);
-        const size_t length = ddp_buffer_table_length(ddp_model_buffers(run.f.model));
-        const uint64_t hash[2] = {ddp_hash64(run.sum, run.f.bytes),
-                                  ddp_hash64(run.running, length * sizeof(float))};
+        const uint64_t hash[2] = {hash_of(&run, run.sum, run.f.bytes),
+                                  hash_of(&run, run.running, run.running_bytes)};
         if (recompute == DDP_RECOMPUTE_NONE) {
             first_loss = loss;
             memcpy(first_hash, hash, sizeof hash);
