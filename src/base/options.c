@@ -108,14 +108,14 @@ static void add_entries(ddp_options *options, size_t group)
     }
 }
 
-/* "ddp_train" to "DDP_TRAIN_". */
+/* "ddp_train" to "DDP_TRAIN_", "ddp_bench scaling" to "DDP_BENCH_SCALING_". */
 static void make_prefix(const char *program, char prefix[DDPI_PREFIX_BYTES])
 {
     size_t length = strlen(program);
 
     DDP_ASSERT(length + 2 <= DDPI_PREFIX_BYTES);
     for (size_t i = 0; i < length; i++)
-        prefix[i] = (char)toupper((unsigned char)program[i]);
+        prefix[i] = (char)(program[i] == ' ' ? '_' : toupper((unsigned char)program[i]));
     memcpy(prefix + length, "_", 2);
 }
 

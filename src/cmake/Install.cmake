@@ -9,7 +9,7 @@ install(TARGETS ddp EXPORT ddp_targets
 if(TARGET ddp_cuda)
   install(TARGETS ddp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_SKIP)
 endif()
-install(TARGETS ddp_train ddp_ckpt RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS ddp_train ddp_ckpt ddp_bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(DDP_PACK)
   install(TARGETS ddp_pack RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
