@@ -37,11 +37,14 @@ typedef struct ddp_comm_opts {
     /* What a failure does to the process. true: print the cause (first rank that knows it only),
      * and leave by _exit(1). false: works return the error (tests, loopback). */
     bool exit_on_failure;
+    /* Loopback: for each rank a number that ranks of one node have in common; borrowed while the
+     * world is opened. NULL: all are on one node. */
+    const int *loopback_nodes;
 } ddp_comm_opts;
 
 #define DDP_COMM_OPTS_DEFAULTS                                                                     \
     {                                                                                              \
-        DDP_ALLREDUCE_AUTO, 60000, true, true                                                      \
+        DDP_ALLREDUCE_AUTO, 60000, true, true, NULL                                                \
     }
 
 /* ---- life ---- */
@@ -88,6 +91,8 @@ DDP_API int ddp_comm_node_rank(const ddp_comm *comm);
 DDP_API int ddp_comm_node_size(const ddp_comm *comm);
 DDP_API int ddp_comm_node(const ddp_comm *comm);
 DDP_API int ddp_comm_node_count(const ddp_comm *comm);
+/* The node of any rank. Nodes are numbered in the order of their lowest ranks. */
+DDP_API int ddp_comm_node_of(const ddp_comm *comm, int rank);
 DDP_API const char *ddp_comm_host(const ddp_comm *comm);         /* of this rank */
 DDP_API const char *ddp_comm_backend_name(const ddp_comm *comm); /* "mpi", "loopback" */
 DDP_API const char *ddp_comm_library(const ddp_comm *comm);      /* MPI library version, one line */

@@ -40,6 +40,11 @@ typedef struct ddpi_segment {
     struct ddpi_segment *next;
 } ddpi_segment;
 
+/* Where a rank is. */
+typedef struct ddpi_place {
+    int node, node_rank;
+} ddpi_place;
+
 /* One per set of ranks that share a side channel, beside the side's memory. */
 typedef struct ddpi_board {
     _Alignas(DDP_ALIGN_BYTES) int first_status; /* __atomic; of the first cause, 0: not yet known */
@@ -64,6 +69,7 @@ struct ddp_comm {
     const ddp_comm_backend *backend;
     ddp_comm_opts opts;
     int rank, world, node_rank, node_size, node, node_count;
+    ddpi_place *places; /* of all ranks; owned */
     char host[DDPI_SIDE_HOST_BYTES];
     char library[128];
     uint64_t next_seq;     /* __atomic; written by the rank's thread */
@@ -88,6 +94,13 @@ struct ddp_comm {
     void (*on_failure)(void *arg, const char *cause); /* __atomic; NULL: nobody */
     void *on_failure_arg;
 };
+
+/* ---- who is where (nodes.c) ---- */
+
+/* comm->rank and world are set. labels: a number for each rank that the ranks of one node have in
+ * common; NULL: every rank is on a node of its own. Fills places and all node_... fields; may be
+ * called again. places is freed by the backend, with comm. */
+DDP_INNER ddp_status ddpi_comm_set_nodes(ddp_comm *comm, const int *labels);
 
 /* ---- set-up (comm.c) ---- */
 

@@ -176,6 +176,7 @@ static void loopback_close(ddp_comm *comm)
     world *w = world_of(comm);
 
     ddpi_comm_stop(comm);
+    ddp_free(comm->places);
     ddp_free(comm);
     world_leave(w);
 }
@@ -190,21 +191,21 @@ static const ddp_comm_backend backend = {
     .close = loopback_close,
 };
 
-static void place(ddp_comm *base, const ddp_comm_opts *opts, int rank, int ranks)
+static ddp_status place(ddp_comm *base, const ddp_comm_opts *opts, int rank, int ranks)
 {
-    bool together = opts->shared_memory;
+    static const int together[WORLD_MAX]; /* on node 0 */
 
     base->backend = &backend;
     base->opts = *opts;
     base->rank = rank;
     base->world = ranks;
-    base->node = together ? 0 : rank;
-    base->node_count = together ? 1 : ranks;
-    base->node_rank = together ? rank : 0;
-    base->node_size = together ? ranks : 1;
     if (gethostname(base->host, sizeof base->host - 1) != 0)
         snprintf(base->host, sizeof base->host, "localhost");
     snprintf(base->library, sizeof base->library, "threads of one process");
+    if (!opts->shared_memory)
+        return ddpi_comm_set_nodes(base, NULL);
+    return ddpi_comm_set_nodes(base,
+                               opts->loopback_nodes != NULL ? opts->loopback_nodes : together);
 }
 
 static ddp_status open_rank(const ddp_comm_opts *opts, world *w, int rank, int ranks,
@@ -213,18 +214,23 @@ static ddp_status open_rank(const ddp_comm_opts *opts, world *w, int rank, int r
     loopback_comm *comm;
 
     DDP_TRY(DDP_ALLOC(comm, 1));
-    place(&comm->base, opts, rank, ranks);
+    ddp_status st = place(&comm->base, opts, rank, ranks);
+    if (st != DDP_OK) {
+        ddp_free(comm);
+        return st;
+    }
     comm->world = w;
     comm->post = (ddpi_post_rank){.post = w->post, .rank = rank};
     ddpi_comm_parts parts = {.side_memory = w->side_memory,
                              .side_count = ranks,
                              .side_index = rank,
                              .watch_processes = false,
-                             .group_memory = opts->shared_memory ? w->group_memory : NULL,
+                             .group_memory = comm->base.node_count == 1 ? w->group_memory : NULL,
                              .transport = &ddpi_loopback_transport,
                              .transport_self = &comm->post};
-    ddp_status st = ddpi_comm_start(&comm->base, &parts);
+    st = ddpi_comm_start(&comm->base, &parts);
     if (st != DDP_OK) {
+        ddp_free(comm->base.places);
         ddp_free(comm);
         return st;
     }

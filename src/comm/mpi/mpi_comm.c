@@ -109,33 +109,18 @@ static void describe(ddp_comm *base)
         snprintf(base->host, sizeof base->host, "unknown host");
 }
 
-static void be_alone(ddp_comm *base)
-{
-    base->node = base->rank;
-    base->node_count = base->world;
-    base->node_rank = 0;
-    base->node_size = 1;
-}
-
-/* Nodes are numbered in the order of their first ranks. */
 static ddp_status number_nodes(ddp_comm *base, MPI_Comm node_comm)
 {
     int first = base->rank;
     int *firsts;
 
-    MPI_DO(MPI_Comm_rank(node_comm, &base->node_rank));
-    MPI_DO(MPI_Comm_size(node_comm, &base->node_size));
     MPI_DO(MPI_Bcast(&first, 1, MPI_INT, 0, node_comm));
     DDP_TRY(DDP_ALLOC(firsts, (size_t)base->world));
     int code = MPI_Allgather(&first, 1, MPI_INT, firsts, 1, MPI_INT, MPI_COMM_WORLD);
-    base->node = base->node_count = 0;
-    for (int r = 0; r < base->world; r++) {
-        bool is_first = firsts[r] == r;
-        base->node_count += is_first;
-        base->node += is_first && r < first;
-    }
+    ddp_status st = code == MPI_SUCCESS ? ddpi_comm_set_nodes(base, firsts)
+                                        : ddpi_mpi_error(code, "MPI_Allgather");
     ddp_free(firsts);
-    return code == MPI_SUCCESS ? DDP_OK : ddpi_mpi_error(code, "MPI_Allgather");
+    return st;
 }
 
 static size_t control_bytes(const ddp_comm *base)
@@ -187,7 +172,7 @@ static ddp_status find_node(ddpi_mpi_comm *comm)
     ddp_comm *base = &comm->base;
     MPI_Comm node_comm;
 
-    be_alone(base);
+    DDP_TRY(ddpi_comm_set_nodes(base, NULL));
     if (!base->opts.shared_memory || base->world == 1)
         return DDP_OK;
     MPI_DO(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, base->rank, MPI_INFO_NULL,
@@ -205,8 +190,7 @@ static ddp_status find_node(ddpi_mpi_comm *comm)
                  ddp_status_message());
     ddpi_shm_detach(&comm->control);
     comm->control = (ddpi_shm_region){.base = NULL};
-    be_alone(base);
-    return DDP_OK;
+    return ddpi_comm_set_nodes(base, NULL);
 }
 
 /* Connects the nodes beside MPI. Without, only messages tell the other nodes of a failure. */
@@ -260,6 +244,7 @@ static void free_comm(ddpi_mpi_comm *comm)
     ddpi_net_close(comm->base.net, false);
     ddpi_shm_detach(&comm->control);
     ddp_free(comm->own_control);
+    ddp_free(comm->base.places);
     ddp_free(comm);
 }
 
