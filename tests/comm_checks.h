@@ -191,11 +191,45 @@ static inline ddp_status check_allgather(ddp_comm *comm, uint8_t *all, size_t by
     return DDP_OK;
 }
 
+/* There and back between two ranks of one machine: the other's stamp lies in between, and what is
+ * behind it comes back as it went. */
+static inline ddp_status check_ping(ddp_comm *comm, size_t bytes, int from, int to)
+{
+    uint8_t buf[4096];
+    ddp_ping ping = {0};
+    for (size_t i = 0; i < bytes; i++)
+        buf[i] = (uint8_t)(ddp_comm_rank(comm) == from ? check_value(from, i) : 0);
+    DDP_TRY(ddp_comm_ping(comm, from, to, buf, bytes, &ping));
+    if (ddp_comm_rank(comm) != from)
+        return DDP_OK;
+    for (size_t i = sizeof ping.stamp; i < bytes; i++)
+        if (buf[i] != check_value(from, i))
+            return DDP_FAIL(DDP_ERR_INTERNAL, "ping of %zu: [%zu] came back as %d", bytes, i,
+                            buf[i]);
+    if (ping.sent_ns <= 0 || ping.stamp.monotonic_ns < ping.sent_ns ||
+        ping.stamp.monotonic_ns > ping.back_ns || ping.stamp.real_ns <= 0)
+        return DDP_FAIL(
+            DDP_ERR_INTERNAL, "ping of %zu: sent at %lld, stamped at %lld, back at %lld", bytes,
+            (long long)ping.sent_ns, (long long)ping.stamp.monotonic_ns, (long long)ping.back_ns);
+    return DDP_OK;
+}
+
+static inline ddp_status check_pings(ddp_comm *comm)
+{
+    const int last = ddp_comm_world(comm) - 1;
+    if (last == 0)
+        return DDP_OK;
+    DDP_TRY(check_ping(comm, sizeof(ddp_ping_stamp), 0, last));
+    DDP_TRY(check_ping(comm, 4096, last, 0));
+    return check_ping(comm, 100, last / 2, last);
+}
+
 /* All collectives at one length. memory holds 8 * world * count bytes; windowed, if it can be. */
 static inline ddp_status check_all(ddp_comm *comm, void *memory, size_t count)
 {
     int world = ddp_comm_world(comm);
     DDP_TRY(ddp_comm_barrier(comm));
+    DDP_TRY(check_pings(comm));
     for (int op = DDP_REDUCE_SUM; op <= DDP_REDUCE_MIN; op++)
         DDP_TRY(check_allreduce(comm, memory, count, DDP_F32, (ddp_reduce_op)op));
     DDP_TRY(check_owned(comm, memory, count));

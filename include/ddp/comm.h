@@ -189,6 +189,17 @@ DDP_CALL ddp_status ddp_comm_allreduce(ddp_comm *comm, void *buf, size_t count, 
                                        ddp_reduce_op op, const char *what);
 DDP_CALL ddp_status ddp_comm_allgather(ddp_comm *comm, const void *mine, size_t bytes, void *all);
 
+/* One message there and back, as a rank has seen it. */
+typedef struct ddp_ping {
+    int64_t sent_ns, back_ns; /* this rank's monotonic clock */
+    ddp_ping_stamp stamp;     /* the other's, when the message had arrived */
+} ddp_ping;
+/* Collective. Rank from sends bytes (at least those of a stamp) to rank to, by message also where
+ * they share memory, and gets them back. buf is needed on both, ping_out on from; elsewhere they
+ * may be NULL. */
+DDP_CALL ddp_status ddp_comm_ping(ddp_comm *comm, int from, int to, void *buf, size_t bytes,
+                                  ddp_ping *ping_out);
+
 /* Collective. All ranks return the same verdict: DDP_OK if every rank's status is, else the status
  * and message of the lowest failing rank, prefixed with its rank and host where it is another's. */
 DDP_CALL ddp_status ddp_comm_agree(ddp_comm *comm, ddp_status mine, const char *what);

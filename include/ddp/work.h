@@ -23,12 +23,19 @@ typedef enum ddp_coll_kind {
     DDP_COLL_REDUCE_OWNED, /* buf: in place; only work.owned holds the result afterwards. A backend
                             * that has no use for slices does an allreduce and everybody owns
                             * everything. */
-    DDP_COLL_PUBLISH,  /* buf: everybody's owned range (as REDUCE_OWNED of the same buffer length
-                        * gave it) is copied to  everybody. Nothing to do where everybody owns
-                        * everything. */
-    DDP_COLL_ALLGATHER /* src: count elements of each rank; buf: world * count elements in rank
-                          order */
+    DDP_COLL_PUBLISH,   /* buf: everybody's owned range (as REDUCE_OWNED of the same buffer length
+                         * gave it) is copied to  everybody. Nothing to do where everybody owns
+                         * everything. */
+    DDP_COLL_ALLGATHER, /* src: count elements of each rank; buf: world * count elements in rank
+                           order */
+    DDP_COLL_PING /* buf: from root by message to peer and back; the other ranks have no part in it.
+                     peer puts its clocks in front (ddp_ping_stamp); start to end is the time. */
 } ddp_coll_kind;
+
+/* What the other end of a PING puts in front of the buffer, when it has arrived. */
+typedef struct ddp_ping_stamp {
+    int64_t monotonic_ns, real_ns; /* CLOCK_MONOTONIC and CLOCK_REALTIME */
+} ddp_ping_stamp;
 
 /* One collective, as the caller describes it. */
 typedef struct ddp_coll {
@@ -36,6 +43,7 @@ typedef struct ddp_coll {
     ddp_dtype dtype;
     ddp_reduce_op op;
     int root;
+    int peer;        /* PING only */
     const void *src; /* ALLGATHER only */
     void *buf;
     size_t count; /* elements */

@@ -69,6 +69,7 @@ DDP_INNER ddp_status ddpi_algo_allreduce_ring(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_tree(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_rhd(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_ordered(ddpi_algo *a);
+DDP_INNER ddp_status ddpi_algo_ping(ddpi_algo *a); /* ping.c */
 /* Whatever the work is, with the algorithm that the options and its size call for. */
 DDP_INNER ddp_status ddpi_algo_run(ddpi_algo *a, ddp_allreduce_algo choice);
 

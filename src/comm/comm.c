@@ -65,6 +65,8 @@ static ddp_status check_coll(const ddp_comm *comm, const ddp_coll *coll)
     if (rooted && (coll->root < 0 || coll->root >= comm->world))
         return DDP_FAIL(DDP_ERR_USAGE, "%s: root %d is not a rank of a world of %d", coll->what,
                         coll->root, comm->world);
+    if (coll->kind == DDP_COLL_PING)
+        return ddpi_ping_check(comm, coll);
     if (reduces && !ddpi_algo_takes(coll->dtype, coll->op))
         return DDP_FAIL(DDP_ERR_UNSUPPORTED, "%s: no reduction %d of %s", coll->what, coll->op,
                         ddp_dtype_name(coll->dtype));

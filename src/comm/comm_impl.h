@@ -129,6 +129,9 @@ void ddpi_comm_rank_ctx(ddp_comm *comm, ddp_rank_ctx *ctx_out);
  * watched and starts it. */
 DDP_INNER ddp_status ddpi_comm_start_work(ddp_comm *comm, ddp_work *work, uint64_t numbers);
 
+/* ---- messages there and back (ping.c) ---- */
+DDP_INNER ddp_status ddpi_ping_check(const ddp_comm *comm, const ddp_coll *coll);
+
 /* ---- works in graphs (recording.c) ---- */
 
 /* A work that is checked and has its stage. */

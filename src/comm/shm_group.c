@@ -192,13 +192,15 @@ static const char *kind_name(uint64_t kind)
         [DDP_COLL_BARRIER] = "barrier",     [DDP_COLL_BROADCAST] = "broadcast",
         [DDP_COLL_REDUCE] = "reduce",       [DDP_COLL_ALLREDUCE] = "allreduce",
         [DDP_COLL_PUBLISH] = "publish",     [DDP_COLL_REDUCE_OWNED] = "reduce_owned",
-        [DDP_COLL_ALLGATHER] = "allgather",
+        [DDP_COLL_ALLGATHER] = "allgather", [DDP_COLL_PING] = "ping",
     };
     return kind < sizeof names / sizeof *names ? names[kind] : "unknown work";
 }
 
 bool ddpi_shm_takes(const ddpi_shm_group *group, const ddp_coll *coll)
 {
+    if (coll->kind == DDP_COLL_PING)
+        return false;
     if (ddpi_shm_is_reduction(coll->kind) && !ddpi_reduce_supports(coll->dtype, coll->op))
         return false;
     bool rooted = coll->kind == DDP_COLL_BROADCAST || coll->kind == DDP_COLL_REDUCE;

@@ -212,7 +212,7 @@ const char *ddpi_side_kind_name(int kind)
         [DDP_COLL_BARRIER] = "barrier",     [DDP_COLL_BROADCAST] = "broadcast",
         [DDP_COLL_REDUCE] = "reduce",       [DDP_COLL_ALLREDUCE] = "allreduce",
         [DDP_COLL_PUBLISH] = "publish",     [DDP_COLL_REDUCE_OWNED] = "reduce_owned",
-        [DDP_COLL_ALLGATHER] = "allgather",
+        [DDP_COLL_ALLGATHER] = "allgather", [DDP_COLL_PING] = "ping",
     };
 
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "work";
