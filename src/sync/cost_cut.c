@@ -1,0 +1,208 @@
+/* cost_cut.c - what a cut into buckets leaves exposed, and the cut that leaves the least.
+ *
+ * Bucket k starts when it is complete and the one before it is through, and ends t(bytes) later:
+ * end_k = max(ready_k, end_(k-1)) + t_k. The rank comes out of backward at B, and then waits for
+ * and updates one bucket after the other, so the whole takes
+ *
+ *     T = max(B + U, max over k of end_k + (updates of bucket k and all after it)),
+ *
+ * U being all updates. The update of what begins at a border is known without knowing the cut, and
+ * an earlier end is never worse for what follows. So whether some cut stays within T is found by
+ * one pass of dynamic programming over borders, keeping the earliest end at each and dropping what
+ * is beyond T; the least T by halving. The fewest buckets within it come from passes of one more
+ * bucket each. */
+#include <math.h>
+
+#include "ddp/cost.h"
+#include "ddp/memory.h"
+
+enum { HALVINGS = 50 };
+
+/* ---- what a cut costs ---- */
+
+static double start_of(const ddp_cost_step *step, double ready)
+{
+    return step->hidden ? ready : step->backward;
+}
+
+ddp_cost_open ddp_cost_cut(const ddp_cost_step *step, const int *ends, int buckets)
+{
+    double end = 0, clock = step->backward;
+    ddp_cost_open open = {0};
+
+    for (int b = 0, i = 0; b < buckets; b++) {
+        double bytes = 0, ready = 0;
+        for (; i < ends[b]; i++) {
+            bytes += step->bytes[i];
+            ready = fmax(ready, step->ready[i]);
+        }
+        const double seconds = ddp_cost_seconds(step->curve, bytes);
+        end = fmax(end, start_of(step, ready)) + seconds;
+        open.comm += seconds;
+        open.exposed += fmax(0, end - clock);
+        clock = fmax(clock, end) + step->update_per_byte * bytes;
+    }
+    open.end = clock;
+    return open;
+}
+
+int ddp_cost_cut_by_size(const ddp_cost_step *step, double first_bytes, double cap_bytes, int *ends)
+{
+    int buckets = 0;
+    double bytes = 0;
+
+    for (int i = 0; i < step->count; i++) {
+        bytes += step->bytes[i];
+        if (bytes < (buckets == 0 ? first_bytes : cap_bytes) && i + 1 < step->count)
+            continue;
+        ends[buckets++] = i + 1;
+        bytes = 0;
+    }
+    return buckets;
+}
+
+/* ---- the best cut ---- */
+
+typedef struct solver {
+    const ddp_cost_step *step;
+    double *before; /* [count + 1]: bytes before a border */
+    double *ready;  /* [count + 1]: when all before a border can start */
+    double *end;    /* [count + 1]: the earliest, of cuts that end at a border */
+    double *next;   /* the same with one bucket more */
+    int *from;      /* [count + 1][count + 1]: by buckets and border, the border before */
+} solver;
+
+/* The bucket from border i to border j, behind what ends at `end`; beyond the limit: infinite. */
+static double extend(const solver *s, int i, int j, double end, double limit)
+{
+    const double bytes = s->before[j] - s->before[i], all = s->before[s->step->count];
+    const double through = fmax(end, s->ready[j]) + ddp_cost_seconds(s->step->curve, bytes);
+
+    return through + s->step->update_per_byte * (all - s->before[i]) <= limit ? through : INFINITY;
+}
+
+/* The earliest end of any cut within the limit; infinite if there is none. */
+static double earliest(solver *s, double limit)
+{
+    const int count = s->step->count;
+
+    s->end[0] = 0;
+    for (int j = 1; j <= count; j++) {
+        s->end[j] = INFINITY;
+        for (int i = 0; i < j; i++)
+            if (isfinite(s->end[i]))
+                s->end[j] = fmin(s->end[j], extend(s, i, j, s->end[i], limit));
+    }
+    return s->end[count];
+}
+
+/* A limit that some cut keeps, next to the least. `high` is kept by some cut. */
+static double least_limit(solver *s, double low, double high)
+{
+    if (isfinite(earliest(s, low)))
+        return low;
+    for (int i = 0; i < HALVINGS; i++) {
+        const double mid = low + (high - low) / 2;
+        if (isfinite(earliest(s, mid)))
+            high = mid;
+        else
+            low = mid;
+    }
+    return high;
+}
+
+/* One bucket more than in s->end, which becomes the result. */
+static void add_bucket(solver *s, int buckets, double limit)
+{
+    const int count = s->step->count;
+    int *from = s->from + (size_t)buckets * ((size_t)count + 1);
+
+    for (int j = 0; j <= count; j++) {
+        s->next[j] = INFINITY;
+        from[j] = -1;
+        for (int i = 0; i < j; i++) {
+            if (!isfinite(s->end[i]))
+                continue;
+            const double through = extend(s, i, j, s->end[i], limit);
+            if (through < s->next[j]) {
+                s->next[j] = through;
+                from[j] = i;
+            }
+        }
+    }
+    double *swap = s->end;
+    s->end = s->next;
+    s->next = swap;
+}
+
+/* Returns the number of buckets; 0: no cut keeps the limit. */
+static int fewest(solver *s, double limit, int *ends)
+{
+    const int count = s->step->count;
+    int buckets = 0;
+
+    for (int j = 0; j <= count; j++)
+        s->end[j] = j == 0 ? 0 : INFINITY;
+    do {
+        if (buckets == count)
+            return 0;
+        add_bucket(s, ++buckets, limit);
+    } while (!isfinite(s->end[count]));
+    for (int b = buckets, at = count; b > 0; b--) {
+        ends[b - 1] = at;
+        at = s->from[(size_t)b * ((size_t)count + 1) + (size_t)at];
+    }
+    return buckets;
+}
+
+static ddp_status open_solver(const ddp_cost_step *step, solver *s)
+{
+    const size_t borders = (size_t)step->count + 1;
+
+    s->step = step;
+    DDP_TRY(DDP_ALLOC(s->before, borders));
+    DDP_TRY(DDP_ALLOC(s->ready, borders));
+    DDP_TRY(DDP_ALLOC(s->end, borders));
+    DDP_TRY(DDP_ALLOC(s->next, borders));
+    DDP_TRY(DDP_ALLOC(s->from, borders * borders));
+    s->before[0] = s->ready[0] = 0;
+    for (int i = 0; i < step->count; i++) {
+        /* Buckets start in order, so what is ready early waits for what lies before it. */
+        s->ready[i + 1] = fmax(s->ready[i], start_of(step, step->ready[i]));
+        s->before[i + 1] = s->before[i] + step->bytes[i];
+    }
+    return DDP_OK;
+}
+
+static void close_solver(solver *s)
+{
+    ddp_free(s->before);
+    ddp_free(s->ready);
+    ddp_free(s->end);
+    ddp_free(s->next);
+    ddp_free(s->from);
+}
+
+ddp_status ddp_cost_best_cut(const ddp_cost_step *step, double slack, const int *other,
+                             int other_buckets, int *ends, int *buckets_out)
+{
+    solver s = {0};
+    ddp_status st;
+
+    DDP_ASSERT(step->count >= 1);
+    DDP_TRY_GOTO(st, open_solver(step, &s), done);
+    const int one = step->count;
+    const double updates = step->update_per_byte * s.before[step->count];
+    /* Sums in another order may differ in their last bits. */
+    const double rounding = 1e-9 * (step->backward + updates);
+    const double single = ddp_cost_cut(step, &one, 1).end + rounding;
+    const double known =
+        other != NULL ? ddp_cost_cut(step, other, other_buckets).end + rounding : INFINITY;
+    const double least = least_limit(&s, step->backward + updates + rounding, fmin(single, known));
+    const double limit = fmax(least, fmin(least + slack, known));
+    *buckets_out = fewest(&s, limit, ends);
+    DDP_ASSERT(*buckets_out >= 1);
+done:
+    close_solver(&s);
+    return st;
+}
