@@ -86,11 +86,15 @@ static ddp_status sample_update(bench *b, update *u, double *seconds_out)
 {
     ddp_stream *stream = ddp_device_main_stream(b->device);
     double grad_sq = 0;
+    size_t sums;
     DDP_TRY(ddp_comm_barrier(b->comm));
     int64_t begin_ns = ddp_now_ns();
     ddp_optim_begin(u->optim, 1e-3, 1.0 / 256);
     for (bool again = ddp_optim_measures(u->optim); again;) {
         DDP_TRY(ddp_optim_measure(u->optim, stream, u->params, u->grads, u->range, true));
+        DDP_TRY(ddp_optim_fetch(u->optim, stream));
+        DDP_TRY(ddp_stream_sync(stream));
+        (void)ddp_optim_sums(u->optim, &sums);
         again = ddp_optim_decide(u->optim);
     }
     DDP_TRY(ddp_optim_update(u->optim, stream, u->params, u->grads, u->range, &grad_sq));

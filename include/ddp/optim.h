@@ -83,9 +83,9 @@ DDP_API void ddp_optim_veto(ddp_optim *optim);
 /* counts: false where another rank measures the same range. */
 DDP_CALL ddp_status ddp_optim_measure(ddp_optim *optim, ddp_stream *stream, const float *params,
                                       const float *grads, ddp_range range, bool counts);
-/* On a device whose memory is not the host's: starts to bring to the host what was measured, and
- * with blocks what updates have added. sums() knows it when the stream has done that. Once for each
- * round, and once behind the updates where nothing is measured. */
+/* Starts to bring to the host what was measured, and with blocks what updates have added. sums()
+ * knows it when the stream has done that. Once for each round, and once behind the updates where
+ * nothing is measured. */
 DDP_CALL ddp_status ddp_optim_fetch(ddp_optim *optim, ddp_stream *stream);
 /* This rank's part of the round, to be replaced by the sum over all ranks. With blocks, what
  * updates have added is there too, if nothing was measured. */

@@ -74,8 +74,7 @@ static ddp_status allocate(ddp_optim *optim, const ddp_param_table *table)
     optim->opts.groups = NULL; /* the caller's */
     optim->sum_count = DDPI_SUM_NORMS + 2 * (size_t)optim->segments.norms;
     DDP_TRY(DDP_ALLOC(optim->sums, optim->sum_count));
-    if (!ddp_device_is_host(optim->device))
-        DDP_TRY(alloc_measured(optim));
+    DDP_TRY(alloc_measured(optim));
     int want = optim->ops->slots(&optim->opts);
     DDP_ASSERT(want <= DDPI_OPTIM_MAX_SLOTS);
     for (; optim->slot_count < want; optim->slot_count++)
@@ -123,7 +122,7 @@ ddp_status ddp_optim_set_blocks(ddp_optim *optim, const ddp_range *blocks, int c
     DDP_ASSERT(optim->pieces.count == 0);
     free_measured(optim); /* has places for segments */
     DDP_TRY(ddpi_pieces_make(&optim->segments, blocks, count, &optim->pieces));
-    return ddp_device_is_host(optim->device) ? DDP_OK : alloc_measured(optim);
+    return alloc_measured(optim);
 }
 
 /* ---- a step ---- */
@@ -192,8 +191,8 @@ static double ratio_of(ddp_optim *optim, const ddpi_segment *segment)
     return w > 0 && other > 0 ? optim->ops->ratio(optim, segment, w, other) : 1;
 }
 
-/* The places in device memory for what is summed over the piece; all start at 0 in each round. */
-static ddp_status places_on_device(ddp_optim *optim, const ddpi_piece *piece, double **sums_out)
+/* The places for what is summed over the piece; all start at 0 in each round. */
+static ddp_status places_of(ddp_optim *optim, const ddpi_piece *piece, double **sums_out)
 {
     const ptrdiff_t index = in_pieces(optim) ? ddpi_pieces_index(&optim->pieces, piece->offset)
                                              : piece->segment - optim->segments.items;
@@ -202,17 +201,6 @@ static ddp_status places_on_device(ddp_optim *optim, const ddpi_piece *piece, do
         return DDP_OK;
     optim->measuring = true;
     return ddp_device_zero(optim->device, piece->stream, optim->measured, measured_bytes(optim));
-}
-
-/* Where an update adds the piece's squares, which are asked for. */
-static ddp_status place_of_squares(ddp_optim *optim, const ddpi_piece *piece, double **sum)
-{
-    if (!in_pieces(optim))
-        return DDP_OK;
-    if (optim->measured != NULL)
-        return places_on_device(optim, piece, sum);
-    *sum = ddpi_pieces_at(&optim->pieces, piece->offset);
-    return DDP_OK;
 }
 
 /* The average starts as the parameters are before the first update. */
@@ -283,8 +271,8 @@ ddp_status ddp_optim_update(ddp_optim *optim, ddp_stream *stream, float *params,
         piece.grad = grads + piece.offset;
         piece.ratio = ratio_of(optim, piece.segment);
         double *sum = grad_sq;
-        if (grad_sq != NULL)
-            DDP_TRY(place_of_squares(optim, &piece, &sum));
+        if (grad_sq != NULL && in_pieces(optim))
+            DDP_TRY(places_of(optim, &piece, &sum));
         DDP_TRY(take_live(optim, &piece));
         DDP_TRY(optim->ops->update(optim, &piece, sum));
     }
@@ -336,26 +324,13 @@ void ddp_optim_veto(ddp_optim *optim)
         optim->sums[DDPI_SUM_VETO] += 1;
 }
 
-/* Into the piece's own places: of the gradient, the parameters, the direction. */
+/* Of the gradient, the parameters, the direction. */
 static ddp_status measure_piece(ddp_optim *optim, const ddpi_piece *piece, bool counts)
-{
-    double unused[DDPI_PIECE_SUMS] = {0};
-    double *sums = counts ? ddpi_pieces_at(&optim->pieces, piece->offset) : unused;
-    if (optim->round == DDPI_ROUND_DIRECTION)
-        return optim->ops->measure(optim, piece, sums);
-    DDP_TRY(ddp_op_sum_squares(optim->device, piece->stream, piece->grad, piece->count,
-                               optim->inv_count, &sums[0]));
-    if (optim->ops->norms != DDPI_NORMS_GRADIENT || piece->segment->norm < 0)
-        return DDP_OK;
-    return ddp_op_sum_squares(optim->device, piece->stream, piece->w, piece->count, 1, &sums[1]);
-}
-
-static ddp_status measure_on_device(ddp_optim *optim, const ddpi_piece *piece, bool counts)
 {
     double *sums;
     if (!counts) /* the state moves all the same */
         return optim->ops->measure(optim, piece, NULL);
-    DDP_TRY(places_on_device(optim, piece, &sums));
+    DDP_TRY(places_of(optim, piece, &sums));
     if (optim->round == DDPI_ROUND_DIRECTION)
         return optim->ops->measure(optim, piece, sums);
     DDP_TRY(ddp_op_sum_squares(optim->device, piece->stream, piece->grad, piece->count,
@@ -396,37 +371,6 @@ static void add_fetched(ddp_optim *optim)
     optim->fetching = false;
 }
 
-static ddp_status measure_gradient(ddp_optim *optim, const ddpi_piece *piece)
-{
-    double *norms = piece->segment->norm >= 0 ? norms_of(optim, piece->segment) : NULL;
-    double grad_sq = 0;
-    DDP_TRY(ddp_op_sum_squares(optim->device, piece->stream, piece->grad, piece->count,
-                               optim->inv_count, &grad_sq));
-    DDP_TRY(ddp_stream_sync(piece->stream));
-    optim->sums[DDPI_SUM_GRAD] += grad_sq;
-    if (norms == NULL || optim->ops->norms != DDPI_NORMS_GRADIENT)
-        return DDP_OK;
-    norms[1] += grad_sq;
-    return ddp_op_sum_squares(optim->device, piece->stream, piece->w, piece->count, 1, &norms[0]);
-}
-
-static ddp_status measure_direction(ddp_optim *optim, const ddpi_piece *piece, bool counts)
-{
-    double sums[3] = {0};
-    DDP_TRY(optim->ops->measure(optim, piece, sums));
-    DDP_TRY(ddp_stream_sync(piece->stream));
-    if (!counts)
-        return DDP_OK;
-    /* Has been measured already if there was another round before. */
-    if (first_round(optim) == DDPI_ROUND_DIRECTION)
-        optim->sums[DDPI_SUM_GRAD] += sums[0];
-    if (piece->segment->norm < 0)
-        return DDP_OK;
-    norms_of(optim, piece->segment)[0] += sums[1];
-    norms_of(optim, piece->segment)[1] += sums[2];
-    return DDP_OK;
-}
-
 ddp_status ddp_optim_measure(ddp_optim *optim, ddp_stream *stream, const float *params,
                              const float *grads, ddp_range range, bool counts)
 {
@@ -437,15 +381,9 @@ ddp_status ddp_optim_measure(ddp_optim *optim, ddp_stream *stream, const float *
     for (int s = 0; (counts || direction) && next_piece(optim, range, &s, &piece);) {
         piece.w = (float *)params + piece.offset; /* measuring writes to the state alone */
         piece.grad = grads + piece.offset;
-        if (optim->measured != NULL) {
-            DDP_TRY(measure_on_device(optim, &piece, counts));
-            continue;
-        }
-        DDP_TRY(in_pieces(optim) ? measure_piece(optim, &piece, counts)
-                : direction      ? measure_direction(optim, &piece, counts)
-                                 : measure_gradient(optim, &piece));
+        DDP_TRY(measure_piece(optim, &piece, counts));
     }
-    return optim->measured != NULL ? DDP_OK : ddp_stream_sync(stream);
+    return DDP_OK;
 }
 
 double *ddp_optim_sums(ddp_optim *optim, size_t *count_out)

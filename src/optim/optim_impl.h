@@ -66,8 +66,8 @@ struct ddp_optim {
     double clip;          /* factor of the gradients in this step */
     double *sums;
     size_t sum_count;
-    /* Where the host cannot touch device memory: what a round measures, DDPI_PIECE_SUMS for each
-     * segment or piece, and the copy that sums are made of. Else NULL. */
+    /* Device memory: what a round measures, DDPI_PIECE_SUMS for each segment or piece; and the
+     * host's copy that sums are made of. */
     double *measured, *fetched;
     bool measuring, fetching; /* measured is this round's; fetched is on its way */
     double grad_sq;           /* what the first round came to */

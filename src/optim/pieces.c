@@ -93,11 +93,6 @@ int ddpi_pieces_index(const ddpi_pieces *pieces, size_t offset)
     return lo;
 }
 
-double *ddpi_pieces_at(ddpi_pieces *pieces, size_t offset)
-{
-    return sums_of(pieces, ddpi_pieces_index(pieces, offset));
-}
-
 double ddpi_pieces_total(const ddpi_pieces *pieces, int which)
 {
     double total = 0;

@@ -23,9 +23,8 @@ DDP_INNER ddp_status ddpi_pieces_make(const ddpi_segments *segments, const ddp_r
 void ddpi_pieces_free(ddpi_pieces *pieces);
 size_t ddpi_pieces_sum_count(const ddpi_pieces *pieces);
 void ddpi_pieces_clear(ddpi_pieces *pieces);
-/* The number of the piece that starts there, and its sums. */
+/* The number of the piece that starts there. */
 int ddpi_pieces_index(const ddpi_pieces *pieces, size_t offset);
-double *ddpi_pieces_at(ddpi_pieces *pieces, size_t offset);
 /* The sum over all pieces of sum number `which`. */
 double ddpi_pieces_total(const ddpi_pieces *pieces, int which);
 /* Adds each adaptive parameter's sum number `which` to out[2 * norm]. */

@@ -71,6 +71,8 @@ static double step(fixture *f, ddp_optim *optim, double lr, double count, size_t
         size_t sums;
         CHECK_OK(ddp_optim_measure(optim, stream, f->w, f->g, high, true));
         CHECK_OK(ddp_optim_measure(optim, stream, f->w, f->g, low, true));
+        CHECK_OK(ddp_optim_fetch(optim, stream));
+        CHECK_OK(ddp_stream_sync(stream));
         grad_sq += ddp_optim_sums(optim, &sums)[0];
         again = ddp_optim_decide(optim);
     }
