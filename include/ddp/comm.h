@@ -93,6 +93,8 @@ DDP_API int ddp_comm_node(const ddp_comm *comm);
 DDP_API int ddp_comm_node_count(const ddp_comm *comm);
 /* The node of any rank. Nodes are numbered in the order of their lowest ranks. */
 DDP_API int ddp_comm_node_of(const ddp_comm *comm, int rank);
+/* Number of the rank among those of its machine, also where they must not share memory. */
+DDP_API int ddp_comm_local_rank(const ddp_comm *comm);
 DDP_API const char *ddp_comm_host(const ddp_comm *comm);         /* of this rank */
 DDP_API const char *ddp_comm_backend_name(const ddp_comm *comm); /* "mpi", "loopback" */
 DDP_API const char *ddp_comm_library(const ddp_comm *comm);      /* MPI library version, one line */

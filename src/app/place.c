@@ -8,20 +8,6 @@
 
 enum { CORES_BYTES = 512, ROW_BYTES = 1024, UUID_SHOWN = 8 };
 
-int ddpi_place_local_rank(const ddpi_rank_info *ranks, int world, int rank, int *count_out)
-{
-    int before = 0, count = 0;
-
-    for (int r = 0; r < world; r++) {
-        if (strcmp(ranks[r].host, ranks[rank].host) != 0)
-            continue;
-        before += r < rank;
-        count++;
-    }
-    *count_out = count;
-    return before;
-}
-
 int ddpi_place_index(int local_rank, int visible)
 {
     return local_rank % visible;

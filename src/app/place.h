@@ -8,10 +8,8 @@
 
 #include "app/run.h"
 
-/* Number of a rank among those of its host, and how many they are. The communicator's word for it
- * is another where ranks must not share memory. */
-int ddpi_place_local_rank(const ddpi_rank_info *ranks, int world, int rank, int *count_out);
-/* The GPU of a rank, of so many that its process sees (at least 1). */
+/* The GPU of a rank, by its number on its machine, of so many that its process sees (at least 1).
+ */
 int ddpi_place_index(int local_rank, int visible);
 
 /* Two ranks on one GPU; false if there are none. */

@@ -97,9 +97,7 @@ static ddp_status compare_variables(ddpi_run *run)
 
 static ddp_status take_gpu(ddpi_run *run, int visible)
 {
-    int count;
-    int local = ddpi_place_local_rank(run->ranks, run->world, run->rank, &count);
-    int index = ddpi_place_index(local, visible);
+    int index = ddpi_place_index(ddp_comm_local_rank(run->comm), visible);
 
     run->config.device.index = index;
     return run->place.cuda->identify(index, &run->place.gpu);

@@ -360,6 +360,11 @@ int ddp_comm_node_size(const ddp_comm *comm)
     return comm->node_size;
 }
 
+int ddp_comm_local_rank(const ddp_comm *comm)
+{
+    return comm->local_rank;
+}
+
 int ddp_comm_node(const ddp_comm *comm)
 {
     return comm->node;

@@ -70,6 +70,7 @@ struct ddp_comm {
     ddp_comm_opts opts;
     int rank, world, node_rank, node_size, node, node_count;
     ddpi_place *places; /* of all ranks; owned */
+    int local_rank;     /* on the machine, whether its ranks share memory or not */
     char host[DDPI_SIDE_HOST_BYTES];
     char library[128];
     uint64_t next_seq;     /* __atomic; written by the rank's thread */

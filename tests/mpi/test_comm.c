@@ -57,6 +57,7 @@ static ddp_status check_place(ddp_comm *comm, bool shared)
     DDP_TRY(expect(ddp_comm_library(comm)[0] != '\0', "library"));
     DDP_TRY(expect(ddp_rank_ctx_get()->rank == rank, "rank of the context"));
     DDP_TRY(expect(ddp_comm_node_rank(comm) == (shared ? rank : 0), "node rank"));
+    DDP_TRY(expect(ddp_comm_local_rank(comm) == rank, "local rank"));
     DDP_TRY(expect(ddp_comm_node_size(comm) == (shared ? world : 1), "node size"));
     DDP_TRY(expect(ddp_comm_node(comm) == (shared ? 0 : rank), "node"));
     return expect(ddp_comm_node_count(comm) == (shared ? 1 : world), "node count");

@@ -28,18 +28,9 @@ static ddpi_rank_info rank_on(const char *host, const char *uuid, const char *pc
 
 /* ---- places ---- */
 
-static void ranks_of_a_host_count_from_zero(void **state)
+static void a_rank_takes_the_gpu_of_its_number(void **state)
 {
     (void)state;
-    /* As a launcher with --map-by node deals them. */
-    const ddpi_rank_info ranks[WORLD] = {rank_on("a", "", ""), rank_on("b", "", ""),
-                                         rank_on("a", "", ""), rank_on("ab", "", "")};
-    const int want[WORLD] = {0, 0, 1, 0}, want_count[WORLD] = {2, 1, 2, 1};
-    for (int r = 0; r < WORLD; r++) {
-        int count;
-        assert_int_equal(ddpi_place_local_rank(ranks, WORLD, r, &count), want[r]);
-        assert_int_equal(count, want_count[r]);
-    }
     assert_int_equal(ddpi_place_index(3, 4), 3);
     assert_int_equal(ddpi_place_index(3, 2), 1);
     assert_int_equal(ddpi_place_index(3, 1), 0); /* --gpus-per-task=1 */
@@ -261,7 +252,7 @@ static void binding_reaches_threads_that_run_already(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_of_a_host_count_from_zero),
+        cmocka_unit_test(a_rank_takes_the_gpu_of_its_number),
         cmocka_unit_test(ranks_with_one_gpu_are_named),
         cmocka_unit_test(one_visible_gpu_each_is_not_shared),
         cmocka_unit_test(without_uuids_host_and_bus_decide),

@@ -199,6 +199,7 @@ static ddp_status place(ddp_comm *base, const ddp_comm_opts *opts, int rank, int
     base->opts = *opts;
     base->rank = rank;
     base->world = ranks;
+    base->local_rank = rank;
     if (gethostname(base->host, sizeof base->host - 1) != 0)
         snprintf(base->host, sizeof base->host, "localhost");
     snprintf(base->library, sizeof base->library, "threads of one process");

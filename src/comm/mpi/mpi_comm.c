@@ -173,15 +173,20 @@ static ddp_status find_node(ddpi_mpi_comm *comm)
     MPI_Comm node_comm;
 
     DDP_TRY(ddpi_comm_set_nodes(base, NULL));
-    if (!base->opts.shared_memory || base->world == 1)
+    if (base->world == 1)
         return DDP_OK;
     MPI_DO(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, base->rank, MPI_INFO_NULL,
                                &node_comm));
-    DDP_TRY(number_nodes(base, node_comm));
+    MPI_DO(MPI_Comm_rank(node_comm, &base->local_rank));
     ddp_status st = DDP_OK;
-    if (base->node_size > 1)
-        st = share_control(comm, node_comm);
+    if (base->opts.shared_memory) {
+        DDP_TRY(number_nodes(base, node_comm));
+        if (base->node_size > 1)
+            st = share_control(comm, node_comm);
+    }
     MPI_DO(MPI_Comm_free(&node_comm));
+    if (!base->opts.shared_memory)
+        return DDP_OK;
     st = agree(base, st);
     if (st == DDP_OK)
         return DDP_OK;
