@@ -10,7 +10,6 @@
 /* The handle; makes the stream's device the calling thread's current one, so that a kernel can be
  * launched on it at once. */
 cudaStream_t ddpi_cuda_stream(ddp_stream *stream);
-cudaEvent_t ddpi_cuda_event(ddp_event *event);
 /* The number that cudaSetDevice() takes. */
 int ddpi_cuda_index(const ddp_device *device);
 /* Makes the device the calling thread's current one. */

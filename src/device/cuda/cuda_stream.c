@@ -38,11 +38,6 @@ cudaStream_t ddpi_cuda_stream(ddp_stream *stream)
     return stream_of(stream)->handle;
 }
 
-cudaEvent_t ddpi_cuda_event(ddp_event *event)
-{
-    return event_of(event)->handle;
-}
-
 /* ---- streams ---- */
 
 ddp_stream *ddpi_cuda_main_stream(ddp_device *device)
