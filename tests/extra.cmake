@@ -62,6 +62,17 @@ train_test(inject 300 inject)
 train_test(restarts 300 restarts)
 train_test(run_dir 60 run_dir)
 
+# cluster_test(NAME SECONDS SCRIPT ARGUMENT...): over hosts made of network namespaces; a part of run.sh of its own.
+function(cluster_test name seconds script)
+  if(NOT DDP_MPI)
+    return()
+  endif()
+  add_test(NAME cluster.${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/${script}.sh ${ARGN})
+  set_tests_properties(cluster.${name} PROPERTIES TIMEOUT ${seconds} RUN_SERIAL TRUE
+    SKIP_RETURN_CODE 77 ENVIRONMENT "DDP_TRAIN=$<TARGET_FILE:ddp_train>")
+endfunction()
+cluster_test(hosts 60 hosts)
+
 # A program built by somebody else would need the same sanitizer.
 if(DDP_MPI AND NOT DDP_SANITIZE)
   add_test(NAME install.outside_program COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/install/check.sh

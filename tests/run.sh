@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh - installs what the tests need, builds the release, asan and tsan presets, and passes the tests.
 #
-#   ./tests/run.sh [release] [asan] [tsan] [fuzz]        all four unless some are named
+#   ./tests/run.sh [release] [cluster] [asan] [tsan] [fuzz]        all five unless some are named
 #
 # Prints what each part took, what was skipped and why, and ctest's closing lines. Non-zero on any
 # failure.
@@ -10,10 +10,10 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 . launch/packages.sh
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(release asan tsan fuzz)
+[ ${#parts[@]} -gt 0 ] || parts=(release cluster asan tsan fuzz)
 
 install_packages "${build_packages[@]}" dataset-fashion-mnist libcmocka-dev g++ clang clang-format \
-    libclang-rt-14-dev universal-ctags procps || exit 1
+    libclang-rt-14-dev universal-ctags procps iproute2 || exit 1
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
@@ -76,8 +76,20 @@ simulated() {
 
 run_release() {
     built release || return
-    suite release release 900 '.' '^(sim|gpu[0-9]*)\.'
+    suite release release 900 '.' '^(sim|gpu[0-9]*|cluster)\.'
     at_once=2 simulated release simulator 300 '^(sim|gpu[0-9]*)\.'
+}
+
+# Several hosts, made of network namespaces: for root, where the kernel has them.
+run_cluster() {
+    local refusal
+    built release || return
+    if refusal=$(. tests/cluster/lib.sh && cluster_can 2>&1); then
+        suite release cluster 600 '^cluster\.'
+    else
+        echo "skipped: cluster: $refusal"
+        reports+=("$(printf '%-14s skipped: %s' cluster "$refusal")")
+    fi
 }
 
 # Leaks are looked for where the process is ours alone: MPI keeps memory to the end on purpose.
@@ -118,8 +130,8 @@ run_fuzz() {
 
 for part in "${parts[@]}"; do
     case $part in
-        release | asan | tsan | fuzz) "run_$part" ;;
-        *) echo "run.sh: unknown part $part, expected release, asan, tsan or fuzz" >&2; exit 2 ;;
+        release | cluster | asan | tsan | fuzz) "run_$part" ;;
+        *) echo "run.sh: unknown part $part, expected release, cluster, asan, tsan or fuzz" >&2; exit 2 ;;
     esac
 done
 
