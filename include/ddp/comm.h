@@ -184,6 +184,10 @@ DDP_CALL ddp_status ddp_work_wait(ddp_work *work);
 /* Local. The deadline of works that are submitted from now on; 0: none. */
 DDP_API void ddp_comm_set_timeout(ddp_comm *comm, int64_t timeout_ms);
 
+/* Local, with no work under way; all ranks alike: how sums are made from now on.
+ * DDP_ERR_UNSUPPORTED, with nothing changed, where this communicator cannot do it so. */
+DDP_CALL ddp_status ddp_comm_set_allreduce(ddp_comm *comm, ddp_allreduce_algo algo);
+
 /* Collective, blocking: submit and wait. */
 DDP_CALL ddp_status ddp_comm_barrier(ddp_comm *comm);
 DDP_CALL ddp_status ddp_comm_broadcast(ddp_comm *comm, int root, void *buf, size_t bytes);

@@ -184,6 +184,17 @@ ddp_status ddpi_comm_start_work(ddp_comm *comm, ddp_work *work, uint64_t numbers
     return status;
 }
 
+ddp_status ddp_comm_set_allreduce(ddp_comm *comm, ddp_allreduce_algo algo)
+{
+    if (comm->world > 1 && algo == DDP_ALLREDUCE_SHM && comm->group == NULL)
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED,
+                        "allreduce shm needs all ranks on one node with shared memory");
+    if (comm->world > 1 && algo == DDP_ALLREDUCE_MPI && !ddpi_engine_has_allreduce(comm->engine))
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED, "allreduce mpi needs MPI's ranks");
+    comm->opts.allreduce = algo;
+    return DDP_OK;
+}
+
 /* ---- blocking collectives ---- */
 
 static ddp_status run(ddp_comm *comm, const ddp_coll *coll)

@@ -231,6 +231,11 @@ void ddpi_engine_settle(ddpi_engine *engine)
     ddp_monitor_unlock(&engine->monitor);
 }
 
+bool ddpi_engine_has_allreduce(const ddpi_engine *engine)
+{
+    return engine->algo.transport->allreduce_start != NULL;
+}
+
 uint64_t ddpi_engine_bytes_sent(const ddpi_engine *engine)
 {
     return engine != NULL ? __atomic_load_n(&engine->bytes_sent, __ATOMIC_RELAXED) : 0;

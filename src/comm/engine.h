@@ -65,6 +65,8 @@ void ddpi_engine_abort(ddpi_engine *engine);
 /* The communicator has failed: waits until the engine is through with the work that it is at, and
  * looks at no other but to drop it. NULL is fine. */
 void ddpi_engine_settle(ddpi_engine *engine);
+/* Whether the transport's library has an allreduce of its own. */
+bool ddpi_engine_has_allreduce(const ddpi_engine *engine);
 uint64_t ddpi_engine_bytes_sent(const ddpi_engine *engine);
 
 #endif

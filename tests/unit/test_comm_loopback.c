@@ -153,6 +153,61 @@ static void each_algorithm_gives_exact_results(void **state)
     run_everything(DDP_ALLREDUCE_RHD, true);
 }
 
+/* Bytes that this rank sends for one sum of count f32 in a window. */
+static ddp_status send_sum(ddp_comm *comm, float *window, size_t count, uint64_t *bytes_out)
+{
+    DDP_TRY(ddp_comm_barrier(comm));
+    uint64_t before = ddp_comm_bytes_sent(comm);
+    DDP_TRY(ddp_comm_allreduce(comm, window, count, DDP_F32, DDP_REDUCE_SUM, "test"));
+    *bytes_out = ddp_comm_bytes_sent(comm) - before;
+    return DDP_OK;
+}
+
+/* A ring's and a root's ranks send different numbers of bytes, and through shared memory goes none.
+ */
+static ddp_status change_algorithms(ddp_comm *comm, size_t count)
+{
+    const int world = ddp_comm_world(comm), rank = ddp_comm_rank(comm);
+    const uint64_t bytes = count * sizeof(float);
+    uint64_t by_shm, by_ring, by_root;
+    void *window;
+    DDP_TRY(ddp_comm_mem_alloc(comm, bytes, &window));
+    DDP_TRY(send_sum(comm, window, count, &by_shm));
+    DDP_TRY(ddp_comm_set_allreduce(comm, DDP_ALLREDUCE_RING));
+    DDP_TRY(send_sum(comm, window, count, &by_ring));
+    DDP_TRY(ddp_comm_set_allreduce(comm, DDP_ALLREDUCE_ROOT));
+    DDP_TRY(send_sum(comm, window, count, &by_root));
+    DDP_TRY(ddp_comm_barrier(comm));
+    bool fine = by_shm == 0 && by_ring == 2 * bytes * (uint64_t)(world - 1) / (uint64_t)world &&
+                by_root == (rank == 0 ? bytes * (uint64_t)(world - 1) : bytes);
+    if (ddp_comm_set_allreduce(comm, DDP_ALLREDUCE_MPI) != DDP_ERR_UNSUPPORTED)
+        fine = false;
+    ddp_comm_mem_free(comm, window);
+    return fine ? DDP_OK
+                : DDP_FAIL(DDP_ERR_INTERNAL, "sent %llu, %llu, %llu", (unsigned long long)by_shm,
+                           (unsigned long long)by_ring, (unsigned long long)by_root);
+}
+
+static ddp_status refuse_shm(ddp_comm *comm, size_t count)
+{
+    (void)count;
+    if (ddp_comm_set_allreduce(comm, DDP_ALLREDUCE_SHM) != DDP_ERR_UNSUPPORTED)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "shm was taken without shared memory");
+    return ddp_comm_barrier(comm);
+}
+
+static void algorithm_can_be_changed_between_works(void **state)
+{
+    (void)state;
+    ddp_comm_opts opts = options(DDP_ALLREDUCE_AUTO, true);
+    job change = {.body = change_algorithms, .count = 4096}, refuse = {.body = refuse_shm};
+    run_job(&opts, 4, &no_faults, &change);
+    expect_ok(&change, 4);
+    opts.shared_memory = false;
+    run_job(&opts, 2, &no_faults, &refuse);
+    expect_ok(&refuse, 2);
+}
+
 static void pending_works_complete_in_any_order_of_waiting(void **state)
 {
     (void)state;
@@ -431,6 +486,7 @@ int main(void)
         cmocka_unit_test(shared_memory_gives_exact_results),
         cmocka_unit_test(messages_give_exact_results),
         cmocka_unit_test(each_algorithm_gives_exact_results),
+        cmocka_unit_test(algorithm_can_be_changed_between_works),
         cmocka_unit_test(pending_works_complete_in_any_order_of_waiting),
         cmocka_unit_test(sums_have_the_same_bits_everywhere_and_always),
         cmocka_unit_test(delays_and_reordering_change_nothing),
