@@ -7,7 +7,7 @@
 # ours is --allreduce auto on buffers that the communicator has allocated; MPI is MPI_Allreduce called by itself.
 # Rounds of ours, MPI and peer are interleaved; each figure is the median over rounds of bytes / median time, in GB/s
 # (10^9). bound is the share of the time that the memory traffic of an allreduce in place would take at memcpy's
-# bandwidth (benchmarks/allreduce.c says how). --all adds every algorithm of the communicator, one round each. The peer
+# bandwidth (ddp_bench allreduce --help says how). --all adds every algorithm of the communicator, one round each. The peer
 # must take --task allreduce --nproc N --sizes-mb LIST and print JSON with "allreduce": [{"mb": ..., "algbw_GBps": ...}].
 #
 # Freed memory stays with malloc in all programs: otherwise MPI_Allreduce maps, touches and unmaps its scratch memory at
@@ -28,7 +28,10 @@ while [ $# -gt 0 ]; do
         *) echo "allreduce.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
     esac
 done
-need_program benchmarks/bench_allreduce
+need_program ddp_bench
+need_program benchmarks/bench_mpi_allreduce
+bytes=$(awk -v list="$sizes" 'BEGIN { n = split(list, mb, ","); for (i = 1; i <= n; i++)
+    printf "%s%d", (i > 1 ? "," : ""), mb[i] * 1048576 }')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -36,13 +39,15 @@ trap 'rm -rf "$work"' EXIT
 ours() {
     local name=$1 ranks=$2 algorithm=$3
     shift 3
-    mpirun -np "$ranks" "$build_dir/benchmarks/bench_allreduce" --allreduce "$algorithm" --sizes-mb "$sizes" \
-        --min-time "$min_time" --json "$@" >"$work/json"
-    awk -F'[:,]' '/"bench": "allreduce"/ {
-        for (i = 1; i < NF; i++) { key = $i; gsub(/[" {}]/, "", key); value[key] = $(i + 1) }
-        sub(/}/, "", value["bound"])
-        printf "%g %s %s\n", value["bytes"] / 1048576, value["algbw_GBps"], value["bound"] }' \
-        "$work/json" >>"$work/$name.$ranks"
+    mpirun -np "$ranks" "$build_dir/ddp_bench" allreduce --allreduce "$algorithm" --sizes "$bytes" \
+        --min-time "$min_time" "$@" >"$work/table"
+    awk -F'|' '$4 ~ /^ *[0-9]+ $/ { printf "%g %g %g\n", $4 / 1048576, $9, $11 }' "$work/table" \
+        >>"$work/$name.$ranks"
+}
+
+plain() { # RANKS
+    mpirun -np "$1" "$build_dir/benchmarks/bench_mpi_allreduce" "$bytes" "$min_time" |
+        awk '{ printf "%g %g\n", $1 / 1048576, $1 / $2 / 1e9 }' >>"$work/plain.$1"
 }
 
 theirs() { # RANKS
@@ -72,7 +77,7 @@ echo "$(machine_line); median of $rounds rounds; GB/s"
 for ranks in $ranks_list; do
     for _ in $(seq "$rounds"); do
         ours auto "$ranks" auto
-        ours plain "$ranks" plain
+        plain "$ranks"
         [ -z "$peer" ] || theirs "$ranks"
     done
     for algorithm in ${all:+shm mpi root ring tree rhd}; do

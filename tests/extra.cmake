@@ -27,7 +27,7 @@ function(train_test name seconds script)
   add_test(NAME train.${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/train/${script}.sh ${ARGN})
   set_tests_properties(train.${name} PROPERTIES TIMEOUT ${seconds} RUN_SERIAL TRUE
     SKIP_RETURN_CODE 77
-    ENVIRONMENT "DDP_TRAIN=$<TARGET_FILE:ddp_train>")
+    ENVIRONMENT "DDP_TRAIN=$<TARGET_FILE:ddp_train>;DDP_BENCH=$<TARGET_FILE:ddp_bench>")
 endfunction()
 train_test(loopback 300 loopback)
 train_test(mpi_lenet 300 worlds lenet)
@@ -61,6 +61,7 @@ train_test(death 300 ../long/death 1 30 "2 4")
 train_test(inject 300 inject)
 train_test(restarts 300 restarts)
 train_test(run_dir 60 run_dir)
+train_test(bench_allreduce 120 bench_allreduce)
 
 # cluster_test(NAME SECONDS SCRIPT ARGUMENT...): over hosts made of network namespaces; a part of run.sh of its own.
 function(cluster_test name seconds script)

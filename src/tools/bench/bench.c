@@ -16,6 +16,8 @@ typedef struct command {
 
 /* Ends with an empty one. */
 static const command commands[] = {
+    {"allreduce", "time of an allreduce by size, algorithm and type; started by mpirun",
+     ddpi_bench_allreduce},
     {0},
 };
 
