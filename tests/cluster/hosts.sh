@@ -20,26 +20,36 @@ equal 'variable with cluster_run' "$(cluster_run 0 printenv CLUSTER_TEST_VARIABL
 equal 'variable with the agent' "$("$(cluster_agent)" -x node0 'printenv CLUSTER_TEST_VARIABLE || echo none')" none
 equal 'words with the agent' "$("$(cluster_agent)" node1 hostname '&&' echo more | tr '\n' ' ')" 'node1 more '
 
+# until_true COMMAND...: waits for it, 10 s at most.
+until_true() {
+    for _ in $(seq 200); do
+        ! "$@" >/dev/null 2>&1 || return 0
+        sleep 0.05
+    done
+    fail "not after 10 s: $*"
+}
+listens() { cluster_run 1 grep -q ':1B58 .* 0A ' /proc/net/tcp; } # port 7000
+runs() { cluster_left | grep -q -- "$1"; }
+
 # hear NAME: host 1 waits for a word from host 0, and keeps it in a file.
 hear() {
-    cluster_run 1 timeout 5 bash -c 'exec 3< <(exec python3 -c "
+    cluster_run 1 timeout 20 python3 -c '
 import socket
-s = socket.create_server((\"10.77.0.11\", 7000))
-print(s.accept()[0].recv(99).decode())")
-        cat <&3' >"$work/$1" 2>&1 &
-    sleep 0.3
+s = socket.create_server(("10.77.0.11", 7000))
+print(s.accept()[0].recv(99).decode())' >"$work/$1" 2>&1 &
+    until_true listens
 }
 say() { cluster_run 0 timeout "$2" bash -c "echo $1 >/dev/tcp/node1/7000" 2>/dev/null; }
 if command -v python3 >/dev/null; then
     hear first
-    say word 3 || true
+    say word 10 || true
     wait
     equal 'word over the link' "$(cat "$work/first" | head -n 1)" word
     hear second
     cluster_cut 1
     if say lost 1; then fail 'a word went over a link that is cut'; else pass; fi
     cluster_join 1
-    say found 3 || true
+    say found 10 || true
     wait
     equal 'word over the mended link' "$(head -n 1 "$work/second")" found
 fi
@@ -54,7 +64,7 @@ equal 'no rate' "$(tc -n "$(cluster_net 1)" qdisc show dev eth0 | grep -c tbf ||
 
 cluster_run 1 bash -c 'touch /dev/shm/left; exec -a lingering sleep 100' &
 lingering=$!
-sleep 0.3
+until_true runs lingering
 if [ -e /dev/shm/left ]; then fail 'a host shares /dev/shm with the machine'; else pass; fi
 equal 'what is left' "$(cluster_left | sed 's/process [0-9]*/process N/' | tr '\n' ' ')" \
     'node1: process N: lingering 100  node1: /dev/shm/left '
@@ -63,7 +73,7 @@ wait $lingering 2>/dev/null || true
 cluster_run 1 rm /dev/shm/left
 equal 'after a kill of the command' "$(cluster_left)x" x
 (cluster_run 1 sleep 100) &
-sleep 0.2
+until_true runs 'sleep 100'
 cluster_kill 1
 equal 'after a kill of the host' "$(cluster_left)x" x
 equal 'the host is still one' "$(cluster_run 1 hostname)" node1
