@@ -30,11 +30,16 @@ typedef struct ddp_reducer_opts {
     /* The sums are functions of the shards alone, not of who computes them: all ranks have equally
      * many, gradients travel as f32, and ranges are handed over block by block. */
     bool exact;
+    /* Where buckets end instead, as numbers of parameters before it: bucket b has the parameters
+     * cuts[b-1] .. cuts[b]-1. The same on all ranks; borrowed while the reducer is created. NULL:
+     * by size. */
+    const int *cuts;
+    int cut_count;
 } ddp_reducer_opts;
 
 #define DDP_REDUCER_OPTS_DEFAULTS                                                                  \
     {                                                                                              \
-        1.0, 25.0, 1, true, true, DDP_F32, false                                                   \
+        1.0, 25.0, 1, true, true, DDP_F32, false, NULL, 0                                          \
     }
 
 /* Updates the parameters of a range (elements of the flat buffers) from the summed gradients there.

@@ -1,4 +1,4 @@
-/* bucket.c - the cut itself: one pass over the parameter table. See bucket.h. */
+/* bucket.c - the cut itself: by size, or as given. See bucket.h. */
 #include "sync/bucket.h"
 
 #include "ddp/memory.h"
@@ -29,34 +29,62 @@ static ddp_status cut_blocks(ddpi_bucket_plan *plan, int blocks)
     return DDP_OK;
 }
 
-ddp_status ddpi_bucket_plan_make(const ddp_param_table *table, double first_bytes, double cap_bytes,
-                                 int blocks, ddpi_bucket_plan *plan_out)
+/* Where buckets end, by size. Returns how many there are. */
+static int ends_by_size(const ddp_param_table *table, const ddpi_bucket_cut *cut, int *ends)
 {
-    int params = ddp_param_table_count(table);
-    ddpi_bucket_plan plan = {0};
-    ddp_status st;
-    DDP_TRY(DDP_ALLOC(plan.bucket_of, (size_t)params));
-    DDP_TRY_GOTO(st, DDP_ALLOC(plan.ranges, (size_t)params), err);
-    DDP_TRY_GOTO(st, DDP_ALLOC(plan.param_counts, (size_t)params), err);
+    const int params = ddp_param_table_count(table);
+    int count = 0;
     double bytes = 0;
     for (int i = 0; i < params; i++) {
-        const ddp_param *p = ddp_param_table_at(table, i);
-        if (bytes == 0)
-            plan.ranges[plan.count++].lo = p->offset;
-        plan.bucket_of[i] = plan.count - 1;
-        plan.param_counts[plan.count - 1]++;
-        bytes += (double)p->count * sizeof(float);
-        bool last = i + 1 == params;
-        plan.ranges[plan.count - 1].hi =
-            last ? ddp_param_table_length(table) : ddp_param_table_at(table, i + 1)->offset;
-        if (bytes >= (plan.count == 1 ? first_bytes : cap_bytes))
-            bytes = 0;
+        bytes += (double)ddp_param_table_at(table, i)->count * sizeof(float);
+        if (bytes < (count == 0 ? cut->first_bytes : cut->cap_bytes) && i + 1 < params)
+            continue;
+        ends[count++] = i + 1;
+        bytes = 0;
     }
+    return count;
+}
+
+static size_t border(const ddp_param_table *table, int param)
+{
+    return param == ddp_param_table_count(table) ? ddp_param_table_length(table)
+                                                 : ddp_param_table_at(table, param)->offset;
+}
+
+static ddp_status make(const ddp_param_table *table, const int *ends, int count, int blocks,
+                       ddpi_bucket_plan *plan_out)
+{
+    const int params = ddp_param_table_count(table);
+    ddpi_bucket_plan plan = {.count = count};
+    ddp_status st;
+    DDP_TRY(DDP_ALLOC(plan.bucket_of, (size_t)params));
+    DDP_TRY_GOTO(st, DDP_ALLOC(plan.ranges, (size_t)count), err);
+    DDP_TRY_GOTO(st, DDP_ALLOC(plan.param_counts, (size_t)count), err);
+    for (int b = 0, i = 0; b < count; b++) {
+        DDP_ASSERT(ends[b] > i && ends[b] <= params);
+        plan.ranges[b] = (ddp_range){border(table, i), border(table, ends[b])};
+        plan.param_counts[b] = ends[b] - i;
+        while (i < ends[b])
+            plan.bucket_of[i++] = b;
+    }
+    DDP_ASSERT(params == 0 || (count > 0 && ends[count - 1] == params));
     DDP_TRY_GOTO(st, cut_blocks(&plan, blocks), err);
     *plan_out = plan;
     return DDP_OK;
 err:
     ddpi_bucket_plan_free(&plan);
+    return st;
+}
+
+ddp_status ddpi_bucket_plan_make(const ddp_param_table *table, const ddpi_bucket_cut *cut,
+                                 ddpi_bucket_plan *plan_out)
+{
+    int *ends;
+    if (cut->ends != NULL)
+        return make(table, cut->ends, cut->count, cut->blocks, plan_out);
+    DDP_TRY(DDP_ALLOC(ends, (size_t)ddp_param_table_count(table)));
+    ddp_status st = make(table, ends, ends_by_size(table, cut, ends), cut->blocks, plan_out);
+    ddp_free(ends);
     return st;
 }
 

@@ -21,10 +21,17 @@ typedef struct ddpi_bucket_plan {
     int block_count;
 } ddpi_bucket_plan;
 
-/* Cuts at parameter borders: a bucket ends with the parameter that brings it to its cap or above.
- * first_bytes is the first bucket's cap, cap_bytes the others'. */
-DDP_INNER ddp_status ddpi_bucket_plan_make(const ddp_param_table *table, double first_bytes,
-                                           double cap_bytes, int blocks,
+/* Where to cut, at parameter borders. */
+typedef struct ddpi_bucket_cut {
+    /* By size: a bucket ends with the parameter that brings it to its cap or above. */
+    double first_bytes, cap_bytes; /* of the first bucket, of the others */
+    /* Not NULL: as given. Bucket b has the parameters ends[b-1] .. ends[b]-1; the last end is the
+     * number of parameters. */
+    const int *ends;
+    int count;
+    int blocks; /* of a bucket, at most */
+} ddpi_bucket_cut;
+DDP_INNER ddp_status ddpi_bucket_plan_make(const ddp_param_table *table, const ddpi_bucket_cut *cut,
                                            ddpi_bucket_plan *plan_out);
 void ddpi_bucket_plan_free(ddpi_bucket_plan *plan);
 

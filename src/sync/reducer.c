@@ -482,9 +482,9 @@ static ddp_status find_nodes(ddp_reducer *r)
 static ddp_status alloc_all(ddp_reducer *r)
 {
     const double mib = 1024.0 * 1024.0;
-    DDP_TRY(ddpi_bucket_plan_make(r->table, r->opts.first_bucket_mb * mib,
-                                  r->opts.bucket_cap_mb * mib, r->lane ? 1 : DDPI_BUCKET_BLOCKS,
-                                  &r->plan));
+    const ddpi_bucket_cut cut = {r->opts.first_bucket_mb * mib, r->opts.bucket_cap_mb * mib,
+                                 r->opts.cuts, r->opts.cut_count, r->lane ? 1 : DDPI_BUCKET_BLOCKS};
+    DDP_TRY(ddpi_bucket_plan_make(r->table, &cut, &r->plan));
     DDP_TRY(find_nodes(r));
     DDP_TRY(DDP_ALLOC(r->buckets, (size_t)r->plan.count));
     DDP_TRY(follow_stream(r));

@@ -46,7 +46,8 @@ static void cuts_buckets_at_parameter_borders_and_covers_everything(void **state
     for (int c = 0; c < 8; c++) {
         const int blocks = c / 4 == 0 ? 1 : DDPI_BUCKET_BLOCKS;
         ddpi_bucket_plan plan;
-        CHECK_OK(ddpi_bucket_plan_make(table, caps[c % 4][0], caps[c % 4][1], blocks, &plan));
+        const ddpi_bucket_cut cut = {caps[c % 4][0], caps[c % 4][1], NULL, 0, blocks};
+        CHECK_OK(ddpi_bucket_plan_make(table, &cut, &plan));
         assert_int_equal(plan.count, want[c % 4]);
         size_t at = 0;
         int params = 0;
@@ -243,6 +244,50 @@ static void sums_and_updates_are_exact_for_every_world_and_algorithm(void **stat
                 j.gated = variant & 8;
                 CHECK_OK(run_ranks(&comm, worlds[w], run_rank, &j));
             }
+}
+
+/* Every cut of the parameters there is, which the reducer takes as it is. */
+static void sums_and_updates_do_not_care_where_buckets_are_cut(void **state)
+{
+    (void)state;
+    for (unsigned mask = 0; mask < 1u << (PARAMS - 1); mask++) {
+        int cuts[PARAMS], count = 0;
+        for (int i = 1; i <= PARAMS; i++)
+            if (i == PARAMS || (mask >> (i - 1)) & 1)
+                cuts[count++] = i;
+        ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
+        comm.allreduce = mask & 1 ? DDP_ALLREDUCE_SHM : DDP_ALLREDUCE_RING;
+        comm.exit_on_failure = false;
+        job j = {.opts = DDP_REDUCER_OPTS_DEFAULTS, .steps = 2, .skip_rank = -1};
+        j.opts.cuts = cuts;
+        j.opts.cut_count = count;
+        CHECK_OK(run_ranks(&comm, 3, run_rank, &j));
+    }
+}
+
+static void given_cuts_are_taken_as_they_are(void **state)
+{
+    (void)state;
+    ddp_device *device;
+    ddp_param_table *table;
+    ddpi_bucket_plan plan;
+    const int ends[] = {1, 4, PARAMS};
+    const ddpi_bucket_cut cut = {1, 1, ends, 3, 1};
+    CHECK_OK(open_cpu(&device));
+    CHECK_OK(make_table(device, &table));
+    CHECK_OK(ddpi_bucket_plan_make(table, &cut, &plan));
+    assert_int_equal(plan.count, 3);
+    for (int b = 0; b < 3; b++) {
+        const int first = b > 0 ? ends[b - 1] : 0;
+        assert_int_equal(plan.param_counts[b], ends[b] - first);
+        assert_int_equal(plan.ranges[b].lo, ddp_param_table_at(table, first)->offset);
+        for (int i = first; i < ends[b]; i++)
+            assert_int_equal(plan.bucket_of[i], b);
+    }
+    assert_int_equal(plan.ranges[2].hi, ddp_param_table_length(table));
+    ddpi_bucket_plan_free(&plan);
+    ddp_param_table_destroy(table);
+    ddp_device_close(device);
 }
 
 /* ---- exact ---- */
@@ -509,7 +554,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuts_buckets_at_parameter_borders_and_covers_everything),
+        cmocka_unit_test(given_cuts_are_taken_as_they_are),
         cmocka_unit_test(sums_and_updates_are_exact_for_every_world_and_algorithm),
+        cmocka_unit_test(sums_and_updates_do_not_care_where_buckets_are_cut),
         cmocka_unit_test(exact_sums_do_not_depend_on_the_world),
         cmocka_unit_test(exact_sums_of_bf16_are_refused),
         cmocka_unit_test(gradients_may_travel_in_bf16),
