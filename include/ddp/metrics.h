@@ -28,6 +28,11 @@ typedef struct ddp_step_record {
     double loss_scale; /* 0: none, and not in the record */
     double peak_share; /* floating-point rate over the machine's measured matrix-product peak */
     double ms_data, ms_forward, ms_backward, ms_comm, ms_comm_exposed, ms_optim, ms_step;
+    double ms_compute; /* of ms_step, neither data nor exposed communication */
+    double ms_wall;    /* rank 0: since the end of the step before; 0: there was none */
+    /* The mean over ranks instead of the slowest. */
+    double mean_data, mean_comm_exposed, mean_compute;
+    double least_comm_exposed; /* of the rank that others wait for, so of communication alone */
 } ddp_step_record;
 DDP_CALL ddp_status ddp_metrics_step(ddp_metrics *metrics, const ddp_step_record *record);
 DDP_CALL ddp_status ddp_metrics_flush(ddp_metrics *metrics);

@@ -51,7 +51,10 @@ typedef struct ddp_step_stats {
     /* Of the samples that were computed, over all ranks. */
     ddp_ledger ledger;
     int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns,
-        step_ns; /* slowest rank */
+        step_ns;        /* slowest rank */
+    int64_t compute_ns; /* slowest rank: of step_ns, what is neither data_ns nor exposed_ns */
+    int64_t mean_data_ns, mean_exposed_ns, mean_compute_ns; /* over ranks */
+    int64_t least_exposed_ns; /* of the rank that waits for no other */
 } ddp_step_stats;
 
 typedef struct ddp_strategy ddp_strategy;

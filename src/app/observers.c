@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "app/run.h"
+#include "ddp/thread.h"
 
 /* Weight of the newest step in the rate that is shown. */
 #define RATE_WEIGHT 0.1
@@ -15,7 +16,7 @@ static double ms(int64_t ns)
 }
 
 static ddp_status record_step(const ddpi_run *run, const ddp_run_info *info,
-                              const ddp_step_info *step)
+                              const ddp_step_info *step, int64_t wall_ns)
 {
     const ddp_step_stats *s = step->stats;
     double seconds = (double)s->step_ns * 1e-9;
@@ -37,6 +38,12 @@ static ddp_status record_step(const ddpi_run *run, const ddp_run_info *info,
         .ms_comm_exposed = ms(s->exposed_ns),
         .ms_optim = ms(s->optim_ns),
         .ms_step = ms(s->step_ns),
+        .ms_compute = ms(s->compute_ns),
+        .ms_wall = ms(wall_ns),
+        .mean_data = ms(s->mean_data_ns),
+        .mean_comm_exposed = ms(s->mean_exposed_ns),
+        .mean_compute = ms(s->mean_compute_ns),
+        .least_comm_exposed = ms(s->least_exposed_ns),
     };
 
     return ddp_metrics_step(run->metrics, &record);
@@ -68,11 +75,13 @@ static ddp_status on_step(void *arg, const ddp_run_info *info, const ddp_step_in
 {
     ddpi_observer_state *state = arg;
     double rate = (double)step->stats->count / ((double)step->stats->step_ns * 1e-9);
+    int64_t now_ns = ddp_now_ns(), wall_ns = state->last_ns > 0 ? now_ns - state->last_ns : 0;
 
+    state->last_ns = now_ns;
     state->rate = state->rate == 0 ? rate : state->rate + RATE_WEIGHT * (rate - state->rate);
     if (!state->run->config.run.quiet)
         show_progress(state, info, step);
-    return record_step(state->run, info, step);
+    return record_step(state->run, info, step, wall_ns);
 }
 
 static double accuracy(const ddp_eval_result *result)

@@ -207,7 +207,8 @@ int ddpi_run_core_count(const ddpi_run *run);
 /* Listeners of rank 0: progress, metrics, a line an epoch. */
 typedef struct ddpi_observer_state {
     ddpi_run *run;
-    double rate; /* smoothed, images/s */
+    double rate;     /* smoothed, images/s */
+    int64_t last_ns; /* the end of the step before; 0: there was none */
 } ddpi_observer_state;
 ddp_observer ddpi_observer(ddpi_observer_state *state, ddpi_run *run);
 

@@ -148,7 +148,18 @@ ddp_status ddp_metrics_step(ddp_metrics *metrics, const ddp_step_record *record)
     add_number(&to, "comm_exposed", record->ms_comm_exposed);
     add_number(&to, "optim", record->ms_optim);
     add_number(&to, "step", record->ms_step);
+    add_number(&to, "compute", record->ms_compute);
+    if (record->ms_wall > 0)
+        add_number(&to, "wall", record->ms_wall);
     to.used--; /* the last comma */
+    add_text(&to, "},\"ms_mean\":{");
+    add_number(&to, "data", record->mean_data);
+    add_number(&to, "comm_exposed", record->mean_comm_exposed);
+    add_number(&to, "compute", record->mean_compute);
+    to.used--;
+    add_text(&to, "},\"ms_least\":{");
+    add_number(&to, "comm_exposed", record->least_comm_exposed);
+    to.used--;
     add_text(&to, "}}\n");
     return ddp_fs_write_all(metrics->fd, to.text, to.used, metrics->path);
 }

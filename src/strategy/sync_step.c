@@ -173,6 +173,27 @@ static int find_damaged(const ddpi_control_word *words, int world)
     return -1;
 }
 
+static int64_t compute_of(const ddpi_control_word *w)
+{
+    return larger(0, w->step_ns - w->data_ns - w->exposed_ns);
+}
+
+/* What the mean rank waits for the slowest is its exposed time above the least. */
+static void average(const ddpi_control_word *words, int world, ddp_step_stats *stats)
+{
+    stats->least_exposed_ns = words[0].exposed_ns;
+    for (int r = 0; r < world; r++) {
+        stats->mean_data_ns += words[r].data_ns;
+        stats->mean_exposed_ns += words[r].exposed_ns;
+        stats->mean_compute_ns += compute_of(&words[r]);
+        if (words[r].exposed_ns < stats->least_exposed_ns)
+            stats->least_exposed_ns = words[r].exposed_ns;
+    }
+    stats->mean_data_ns /= world;
+    stats->mean_exposed_ns /= world;
+    stats->mean_compute_ns /= world;
+}
+
 /* Sums in rank order, times as those of the slowest rank. */
 static void combine(const ddpi_control_word *words, int world, ddp_step_stats *stats)
 {
@@ -195,7 +216,9 @@ static void combine(const ddpi_control_word *words, int world, ddp_step_stats *s
         stats->exposed_ns = larger(stats->exposed_ns, w->exposed_ns);
         stats->optim_ns = larger(stats->optim_ns, w->optim_ns);
         stats->step_ns = larger(stats->step_ns, w->step_ns);
+        stats->compute_ns = larger(stats->compute_ns, compute_of(w));
     }
+    average(words, world, stats);
     stats->grad_norm = sqrt(grad_sq);
 }
 

@@ -40,6 +40,12 @@ train healthy 4 "${model[@]}" --max-steps 9
 train healed 4 "${model[@]}" --max-steps 9 --inject bitflip@1:5,bitflip@3:7 --check-replicas 1 --on-mismatch heal
 equal 'weights after healing' "$(summary healed weights_xxh3)" "$(summary healthy weights_xxh3)"
 equal 'parameters that were healed' "$(grep -c 'step [57]: parameter fc2.weight of rank [13] was damaged' "$work/healed.out")" 2
+# Three ranks wait for the fourth: the record of the step says how long, and that nobody computes for longer.
+train late 4 "${model[@]}" --max-steps 5 --inject delay@2:5:2
+late=$(sed -nE 's/.*"step":5,.*"compute":([0-9.e+]*),"wall":([0-9.e+]*)\},"ms_mean":\{.*"comm_exposed":([0-9.e+]*),.*"ms_least":\{"comm_exposed":([0-9.e+]*)\}.*/\1 \2 \3 \4/p' \
+    "$work/late/metrics.jsonl")
+awk '{ exit !($1 < 1500 && $2 > 2000 && $3 - $4 > 1400 && $3 - $4 < 1900 && $4 < 500) }' <<<"${late:-0 0 0 0}" && pass ||
+    fail "times of a step with a late rank: $late"
 # The update of that step is left out, on all ranks.
 train skip 3 "${model[@]}" --inject nan@2:5 --on-nonfinite skip
 equal 'skipped steps' "$(summary skip skipped_steps)" 1

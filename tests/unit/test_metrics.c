@@ -41,12 +41,19 @@ static const ddp_step_record record = {
     .ms_comm_exposed = 0.5,
     .ms_optim = 1.0 / 3,
     .ms_step = 1e12,
+    .ms_compute = 7,
+    .mean_data = 0.25,
+    .mean_comm_exposed = 0.125,
+    .mean_compute = 6,
+    .least_comm_exposed = 0.0625,
 };
 static const char record_text[] =
     "{\"kind\":\"step\",\"epoch\":2,\"step\":1234567890123,\"samples\":256,\"loss\":0.123456789,"
     "\"lr\":1e-05,\"images_per_s\":12345.5,\"grad_norm\":null,\"peak_share\":null,"
     "\"ms\":{\"data\":0,\"forward\":1.5,\"backward\":2.25,\"comm\":3,\"comm_exposed\":0.5,"
-    "\"optim\":0.333333333,\"step\":1e+12}}\n";
+    "\"optim\":0.333333333,\"step\":1e+12,\"compute\":7},"
+    "\"ms_mean\":{\"data\":0.25,\"comm_exposed\":0.125,\"compute\":6},\"ms_least\":{\"comm_"
+    "exposed\":0.0625}}\n";
 
 static void steps_have_exact_keys_and_allocate_nothing(void **state)
 {
@@ -71,8 +78,8 @@ static void the_longest_record_fits(void **state)
 {
     ddp_metrics *metrics;
     const double d = -1.23456789123456e-300;
-    const ddp_step_record longest = {INT64_MIN, INT64_MIN, INT64_MIN, d, d, d, d, -d,
-                                     d,         d,         d,         d, d, d, d, d};
+    const ddp_step_record longest = {INT64_MIN, INT64_MIN, INT64_MIN, d, d, d, d,  -d, d, d, d,
+                                     d,         d,         d,         d, d, d, -d, d,  d, d, d};
     ddp_json *loaded;
     char *data;
     size_t bytes;
