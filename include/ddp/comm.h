@@ -11,6 +11,7 @@
 #ifndef DDP_COMM_H
 #define DDP_COMM_H
 
+#include "ddp/comm_device.h"
 #include "ddp/work.h"
 
 #ifdef __cplusplus
@@ -20,14 +21,16 @@ extern "C" {
 typedef struct ddp_comm_backend ddp_comm_backend; /* e.g. ddp_comm_mpi() */
 
 typedef enum ddp_allreduce_algo {
-    DDP_ALLREDUCE_AUTO, /* shm where the ranks share memory, else by size: tree or rhd when small,
-                           ring when large */
+    DDP_ALLREDUCE_AUTO, /* shm where all ranks share memory, hier where some do and it is not the
+                           slower one (ddp_comm_tune), else by size: tree or rhd when small, ring
+                           when large */
     DDP_ALLREDUCE_SHM,  /* in place through shared memory; needs all ranks on one node */
     DDP_ALLREDUCE_MPI,  /* the MPI library's own */
     DDP_ALLREDUCE_ROOT, /* everything to rank 0 and back */
     DDP_ALLREDUCE_RING,
     DDP_ALLREDUCE_TREE, /* binomial reduce and broadcast */
-    DDP_ALLREDUCE_RHD   /* recursive halving and doubling */
+    DDP_ALLREDUCE_RHD,  /* recursive halving and doubling */
+    DDP_ALLREDUCE_HIER  /* two levels: shared memory within nodes, ranks of equal place between */
 } ddp_allreduce_algo;
 
 typedef struct ddp_comm_opts {
@@ -112,63 +115,6 @@ DDP_API void ddp_comm_mem_free(ddp_comm *comm, void *memory);
 DDP_CALL ddp_status ddp_comm_node_alloc(ddp_comm *comm, size_t bytes, void **memory_out);
 DDP_API void ddp_comm_node_free(ddp_comm *comm, void *memory);
 
-/* ---- device memory ---- */
-
-/* What carries works on device memory; e.g. ddp_lane_staged(), by way of host memory and messages.
- */
-typedef struct ddp_lane_ops ddp_lane_ops;
-typedef struct ddp_lane_opts {
-    bool deterministic; /* only algorithms that give the same bits each time */
-} ddp_lane_opts;
-DDP_API const ddp_lane_ops *ddp_lane_staged(void);
-/* By messages from and into device memory; only where ddp_comm_device_aware(). Sums over shards in
- * order are none of its works. */
-DDP_API const ddp_lane_ops *ddp_lane_direct(void);
-/* Whether the library behind the communicator says that it takes device memory. */
-DDP_API bool ddp_comm_device_aware(const ddp_comm *comm);
-
-/* Collective. From now on ddp_comm_mem_alloc() gives memory of the device, and works that name a
- * stream are carried by the lane: sums (in any order), and broadcasts, of f32 and bf16. Device and
- * communicator have one rank's thread in common. Before the first ddp_comm_mem_alloc(). */
-DDP_CALL ddp_status ddp_comm_attach(ddp_comm *comm, ddp_device *device, const ddp_lane_ops *ops,
-                                    const ddp_lane_opts *opts);
-/* Collective. Sends a pattern through the lane and back to host memory; DDP_ERR_COMM if other bytes
- * arrive on any rank. */
-DDP_CALL ddp_status ddp_comm_probe_lane(ddp_comm *comm);
-/* Local. When all works are done and before the device is closed. Frees what is left of the
- * device memory that ddp_comm_mem_alloc() gave. */
-DDP_API void ddp_comm_detach(ddp_comm *comm);
-DDP_API bool ddp_comm_has_lane(const ddp_comm *comm);
-/* "nccl", "staged"; NULL: there is no lane. */
-DDP_API const char *ddp_comm_lane_name(const ddp_comm *comm);
-/* Local. What the stream is given later waits for the work, which for works on host memory, and
- * where the lane cannot do better, means to wait here. ddp_work_wait() comes later all the same. */
-DDP_CALL ddp_status ddp_work_join(ddp_work *work, ddp_stream *stream);
-/* Local. Waits for an event as for a work: at most the time that works have, and not after a
- * failure of the communicator. what: for the message. */
-DDP_CALL ddp_status ddp_comm_sync_event(ddp_comm *comm, ddp_event *event, const char *what);
-
-/* ---- works in graphs ---- */
-
-/* Works on device memory that are submitted while a stream's work goes into a graph. */
-typedef struct ddp_recording ddp_recording;
-
-/* Whether the lane's works can be part of a graph; without a lane, whether there is nobody to talk
- * to. */
-DDP_API bool ddp_comm_can_record(const ddp_comm *comm);
-/* Local, after ddp_graph_begin(): works that are submitted before ddp_comm_record_end() get no
- * number and are not done; they may be joined, and be waited for, which returns at once. The caller
- * owns *recording_out, and destroys it before ddp_comm_detach(). */
-DDP_CALL ddp_status ddp_comm_record_begin(ddp_comm *comm, ddp_recording **recording_out);
-DDP_API void ddp_comm_record_end(ddp_comm *comm);
-/* Local. Launches the graph behind what the stream was given so far, as one work that covers the
- * numbers of all that were recorded in it. Every rank replays its recording of the same works. */
-DDP_CALL ddp_status ddp_comm_replay(const ddp_recording *recording, ddp_graph *graph,
-                                    ddp_stream *stream, ddp_work *work);
-/* When a replay is done: the time that its works took, added up. */
-DDP_CALL ddp_status ddp_recording_ns(const ddp_recording *recording, int64_t *ns_out);
-DDP_API void ddp_recording_destroy(ddp_recording *recording);
-
 /* ---- works ---- */
 
 /* Local. Numbers the collective, sets its deadline and starts it. *work is the caller's. On failure
@@ -241,8 +187,9 @@ DDP_API int ddp_comm_records(const ddp_comm *comm, ddp_work_record records_out[D
 DDP_API bool ddp_comm_cause(const ddp_comm *comm, char *text, size_t text_bytes);
 /* Any thread. What a rank of this node is doing, or was when it died, in a line; false: unknown. */
 DDP_API bool ddp_comm_describe(const ddp_comm *comm, int rank, char *text, size_t text_bytes);
-/* Local. Bytes that this rank has sent to other nodes or through messages, for benchmarks. */
+/* Local. Bytes that this rank has sent in messages, and those of them to other nodes. */
 DDP_API uint64_t ddp_comm_bytes_sent(const ddp_comm *comm);
+DDP_API uint64_t ddp_comm_bytes_across(const ddp_comm *comm);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "comm/comm_impl.h"
 #include "comm/parts.h"
 #include "ddp/thread.h"
 
@@ -75,17 +76,23 @@ static ddp_status add_arrival(ddpi_algo *a, void *dst, const void *src, size_t c
 ddp_status ddpi_algo_send(ddpi_algo *a, int to, const void *buf, size_t bytes,
                           ddpi_request *request)
 {
+    const int peer = a->ranks != NULL ? a->ranks[to] : to;
+
     /* The cast is safe: sends only read. */
     *request = (ddpi_request){
-        .buf = (void *)(uintptr_t)buf, .bytes = bytes, .peer = to, .tag = a->tag, .active = true};
+        .buf = (void *)(uintptr_t)buf, .bytes = bytes, .peer = peer, .tag = a->tag, .active = true};
     a->bytes_sent += bytes;
+    if (a->places[peer].node != a->node)
+        a->bytes_across += bytes;
     return a->transport->send_start(a->self, request);
 }
 
 ddp_status ddpi_algo_recv(ddpi_algo *a, int from, void *buf, size_t bytes, ddpi_request *request)
 {
+    const int peer = a->ranks != NULL ? a->ranks[from] : from;
+
     *request = (ddpi_request){
-        .buf = buf, .bytes = bytes, .peer = from, .tag = a->tag, .active = true, .receives = true};
+        .buf = buf, .bytes = bytes, .peer = peer, .tag = a->tag, .active = true, .receives = true};
     return a->transport->recv_start(a->self, request);
 }
 
@@ -241,7 +248,8 @@ static ddp_allreduce_algo choose(ddp_allreduce_algo choice, const ddpi_algo *a)
     if (choice == DDP_ALLREDUCE_MPI && a->work->coll.count > 0 && native &&
         a->transport->allreduce_start)
         return choice;
-    if (choice != DDP_ALLREDUCE_AUTO && choice != DDP_ALLREDUCE_SHM && choice != DDP_ALLREDUCE_MPI)
+    if (choice != DDP_ALLREDUCE_AUTO && choice != DDP_ALLREDUCE_SHM &&
+        choice != DDP_ALLREDUCE_MPI && choice != DDP_ALLREDUCE_HIER)
         return choice;
     if (bytes <= TREE_BYTES)
         return DDP_ALLREDUCE_TREE;
@@ -284,10 +292,17 @@ static ddp_status run_allreduce(ddpi_algo *a, ddp_allreduce_algo choice)
     }
 }
 
+ddp_status ddpi_algo_allreduce_flat(ddpi_algo *a)
+{
+    return run_allreduce(a, DDP_ALLREDUCE_AUTO);
+}
+
 ddp_status ddpi_algo_run(ddpi_algo *a, ddp_allreduce_algo choice)
 {
     const ddp_coll *coll = &a->work->coll;
 
+    if (ddpi_algo_is_hier(a, choice))
+        return ddpi_algo_hier(a);
     switch (coll->kind) {
     case DDP_COLL_BARRIER:
         return ddpi_algo_barrier(a);

@@ -17,6 +17,10 @@
 
 typedef struct ddpi_algo {
     int rank, world;
+    int node;         /* of this rank */
+    const int *ranks; /* whom messages to 0 .. world - 1 go to; NULL: to the ranks of that name */
+    const struct ddpi_place *places; /* of all ranks of the communicator */
+    struct ddpi_team *team;          /* NULL: there is only one level */
     ddp_work *work;
     int tag;
     const ddpi_transport *transport;
@@ -28,7 +32,7 @@ typedef struct ddpi_algo {
      * are. */
     ddp_status (*combine)(void *arg, struct ddpi_algo *a, void *dst, const void *src, size_t count);
     void *combine_arg;
-    uint64_t bytes_sent;
+    uint64_t bytes_sent, bytes_across; /* the second: to other nodes */
 } ddpi_algo;
 
 /* Elements [lo, hi) that go to one rank and come from another. peer < 0: none. */
@@ -70,6 +74,11 @@ DDP_INNER ddp_status ddpi_algo_allreduce_tree(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_rhd(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_ordered(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_ping(ddpi_algo *a); /* ping.c */
+/* By messages alone, with the algorithm that its size calls for. */
+DDP_INNER ddp_status ddpi_algo_allreduce_flat(ddpi_algo *a);
+/* Is the work one for two levels? Then ddpi_algo_hier() does it. */
+bool ddpi_algo_is_hier(const ddpi_algo *a, ddp_allreduce_algo choice);
+DDP_INNER ddp_status ddpi_algo_hier(ddpi_algo *a);
 /* Whatever the work is, with the algorithm that the options and its size call for. */
 DDP_INNER ddp_status ddpi_algo_run(ddpi_algo *a, ddp_allreduce_algo choice);
 

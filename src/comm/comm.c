@@ -23,7 +23,8 @@
 
 bool ddpi_comm_wants_shm(const ddp_comm *comm)
 {
-    return comm->opts.allreduce == DDP_ALLREDUCE_AUTO || comm->opts.allreduce == DDP_ALLREDUCE_SHM;
+    return comm->opts.allreduce == DDP_ALLREDUCE_AUTO ||
+           comm->opts.allreduce == DDP_ALLREDUCE_SHM || comm->opts.allreduce == DDP_ALLREDUCE_HIER;
 }
 
 static ddpi_route route_of(const ddp_comm *comm, const ddp_coll *coll)
@@ -191,6 +192,8 @@ ddp_status ddp_comm_set_allreduce(ddp_comm *comm, ddp_allreduce_algo algo)
                         "allreduce shm needs all ranks on one node with shared memory");
     if (comm->world > 1 && algo == DDP_ALLREDUCE_MPI && !ddpi_engine_has_allreduce(comm->engine))
         return DDP_FAIL(DDP_ERR_UNSUPPORTED, "allreduce mpi needs MPI's ranks");
+    if (comm->world > 1 && algo == DDP_ALLREDUCE_HIER && comm->group == NULL && comm->team == NULL)
+        return DDP_FAIL(DDP_ERR_UNSUPPORTED, "allreduce hier needs ranks that share memory");
     comm->opts.allreduce = algo;
     return DDP_OK;
 }
@@ -277,7 +280,9 @@ static ddp_status start_parts(ddp_comm *comm, const ddpi_comm_parts *parts)
     DDP_TRY(ddpi_side_open(&side, &comm->side));
     if (comm->net != NULL)
         DDP_TRY(ddpi_net_attach(comm->net, comm->side));
-    if (parts->group_memory != NULL) {
+    if (parts->group_memory != NULL && comm->node_count > 1)
+        DDP_TRY(ddpi_team_create(comm, parts->group_memory, &comm->team));
+    if (parts->group_memory != NULL && comm->node_count == 1) {
         ddpi_shm_group_opts group = {.n = comm->node_size,
                                      .rank = comm->node_rank,
                                      .control = parts->group_memory,
@@ -299,7 +304,8 @@ ddp_status ddpi_comm_start(ddp_comm *comm, const ddpi_comm_parts *parts)
 {
     ddp_rank_ctx before = *ddp_rank_ctx_get(), own;
 
-    if (comm->opts.allreduce == DDP_ALLREDUCE_SHM && comm->world > 1 && parts->group_memory == NULL)
+    if (comm->opts.allreduce == DDP_ALLREDUCE_SHM && comm->world > 1 &&
+        (parts->group_memory == NULL || comm->node_count > 1))
         return DDP_FAIL(DDP_ERR_USAGE,
                         "allreduce shm needs all ranks on one node with shared "
                         "memory; %s",
@@ -329,11 +335,13 @@ void ddpi_comm_stop(ddp_comm *comm)
     ddpi_net_close(comm->net, healthy);
     ddpi_engine_stop(comm->engine);
     ddpi_shm_group_destroy(comm->group);
+    ddpi_team_destroy(comm->team);
     ddpi_side_close(comm->side, healthy);
     comm->watchdog = NULL;
     comm->net = NULL;
     comm->engine = NULL;
     comm->group = NULL;
+    comm->team = NULL;
     comm->side = NULL;
     ddpi_comm_segments_free(comm, /*lane*/ false);
 }
@@ -418,4 +426,9 @@ void ddp_comm_note(ddp_comm *comm, int64_t step, const char *phase)
 uint64_t ddp_comm_bytes_sent(const ddp_comm *comm)
 {
     return ddpi_engine_bytes_sent(comm->engine);
+}
+
+uint64_t ddp_comm_bytes_across(const ddp_comm *comm)
+{
+    return ddpi_engine_bytes_across(comm->engine);
 }

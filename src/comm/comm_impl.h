@@ -15,6 +15,7 @@
 #include "comm/ring.h"
 #include "comm/shm_group.h"
 #include "comm/side.h"
+#include "comm/team.h"
 #include "comm/watchdog.h"
 #include "ddp/comm.h"
 
@@ -75,6 +76,7 @@ struct ddp_comm {
     char library[128];
     uint64_t next_seq;     /* __atomic; written by the rank's thread */
     ddpi_shm_group *group; /* NULL: the ranks do not all share memory */
+    ddpi_team *team;       /* NULL: all of them do, or none */
     ddpi_engine *engine;   /* NULL: a world of one */
     ddpi_side *side;       /* the two are NULL in a world of one */
     ddpi_watchdog *watchdog;
@@ -110,7 +112,8 @@ typedef struct ddpi_comm_parts {
     void *side_memory; /* ddpi_board, then ddpi_side_bytes(side_count); see ddpi_comm_side_bytes */
     int side_count, side_index;
     bool watch_processes;
-    void *group_memory; /* ddpi_shm_control_bytes(node_size); NULL: no group */
+    void *group_memory; /* ddpi_shm_control_bytes(node_size), of the node; NULL: no group, and no
+                           team, on any rank */
     const ddpi_transport *transport;
     void *transport_self;
 } ddpi_comm_parts;
@@ -121,7 +124,7 @@ size_t ddpi_comm_side_bytes(int side_count);
 DDP_INNER ddp_status ddpi_comm_start(ddp_comm *comm, const ddpi_comm_parts *parts);
 /* Joins the threads and frees all that ddpi_comm_start() made, and the segments. */
 void ddpi_comm_stop(ddp_comm *comm);
-/* Is this algorithm one that the shared-memory group carries out? */
+/* Is this algorithm one that the shared-memory group carries out, or one for two levels? */
 bool ddpi_comm_wants_shm(const ddp_comm *comm);
 /* The context for threads that work for this rank. */
 void ddpi_comm_rank_ctx(ddp_comm *comm, ddp_rank_ctx *ctx_out);

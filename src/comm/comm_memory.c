@@ -162,8 +162,16 @@ static ddp_status private_new(ddp_comm *comm, size_t bytes, bool lane, void **me
 
 /* ---- windows ---- */
 
+/* Whose windows there are. A team's is the engine's, which is idle after a collective: no other
+ * work is in flight then. */
+static ddpi_shm_group *group_of(const ddp_comm *comm)
+{
+    return comm->group == NULL && comm->team != NULL ? comm->team->group : comm->group;
+}
+
 static ddp_status window_new(ddp_comm *comm, size_t bytes, void **memory_out)
 {
+    ddpi_shm_group *group = group_of(comm);
     size_t part_bytes = ddpi_shm_page_round(bytes > 0 ? bytes : 1);
     ddpi_segment *s;
     void **bases = NULL;
@@ -180,18 +188,18 @@ static ddp_status window_new(ddp_comm *comm, size_t bytes, void **memory_out)
     for (int i = 0; st == DDP_OK && i < comm->node_size; i++)
         bases[i] = (char *)s->base + (size_t)i * part_bytes;
     if (st == DDP_OK)
-        st = ddpi_shm_window_add(comm->group, bases, part_bytes);
+        st = ddpi_shm_window_add(group, bases, part_bytes);
     ddp_free(bases);
     bool added = st == DDP_OK;
     st = ddp_comm_agree(comm, st, "add a window");
     if (st != DDP_OK) {
         if (added)
-            ddpi_shm_window_remove(comm->group, own);
+            ddpi_shm_window_remove(group, own);
         ddpi_segment_free(comm, s);
         return st;
     }
     s->window = true;
-    comm->windows++;
+    comm->windows += comm->group != NULL;
     keep(comm, s, own);
     *memory_out = own;
     return DDP_OK;
@@ -201,7 +209,7 @@ ddp_status ddp_comm_mem_alloc(ddp_comm *comm, size_t bytes, void **memory_out)
 {
     if (comm->lane != NULL)
         return private_new(comm, bytes, /*lane*/ true, memory_out);
-    if (comm->group == NULL || comm->world == 1 || !ddpi_comm_wants_shm(comm))
+    if (group_of(comm) == NULL || comm->world == 1 || !ddpi_comm_wants_shm(comm))
         return private_new(comm, bytes, /*lane*/ false, memory_out);
     ddp_status st = window_new(comm, bytes, memory_out);
     if (st == DDP_OK || ddpi_comm_failed(comm))
@@ -222,8 +230,8 @@ void ddp_comm_mem_free(ddp_comm *comm, void *memory)
         /* Others may still be at work in this rank's part. */
         if (!ddpi_comm_failed(comm))
             (void)!ddp_comm_barrier(comm);
-        ddpi_shm_window_remove(comm->group, memory);
-        comm->windows--;
+        ddpi_shm_window_remove(group_of(comm), memory);
+        comm->windows -= comm->group != NULL;
     }
     ddpi_segment_free(comm, s);
 }

@@ -39,7 +39,7 @@ struct ddpi_engine {
     bool told;             /* under the monitor: others have been told of the failure */
     bool asked;            /* who is late with the work that runs; the engine's own */
     unsigned checks;
-    uint64_t bytes_sent; /* __atomic */
+    uint64_t bytes_sent, bytes_across; /* __atomic */
 };
 
 /* ---- what a running work looks at ---- */
@@ -109,6 +109,7 @@ static void run(ddpi_engine *e, ddp_work *work)
         status = work->coll.stream != NULL ? ddpi_lane_staged_run(comm->lane, &e->algo)
                                            : ddpi_algo_run(&e->algo, comm->opts.allreduce);
         __atomic_store_n(&e->bytes_sent, e->algo.bytes_sent, __ATOMIC_RELAXED);
+        __atomic_store_n(&e->bytes_across, e->algo.bytes_across, __ATOMIC_RELAXED);
         if (status != DDP_OK)
             status = ddpi_comm_raise(comm, status);
     }
@@ -241,6 +242,11 @@ uint64_t ddpi_engine_bytes_sent(const ddpi_engine *engine)
     return engine != NULL ? __atomic_load_n(&engine->bytes_sent, __ATOMIC_RELAXED) : 0;
 }
 
+uint64_t ddpi_engine_bytes_across(const ddpi_engine *engine)
+{
+    return engine != NULL ? __atomic_load_n(&engine->bytes_across, __ATOMIC_RELAXED) : 0;
+}
+
 /* ---- life ---- */
 
 static void free_buffers(ddpi_engine *e)
@@ -260,6 +266,9 @@ ddp_status ddpi_engine_start(ddp_comm *comm, const ddpi_transport *transport, vo
     e->comm = comm;
     e->algo = (ddpi_algo){.rank = comm->rank,
                           .world = comm->world,
+                          .node = comm->node,
+                          .places = comm->places,
+                          .team = comm->team,
                           .transport = transport,
                           .self = self,
                           .engine = e};

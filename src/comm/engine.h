@@ -68,5 +68,6 @@ void ddpi_engine_settle(ddpi_engine *engine);
 /* Whether the transport's library has an allreduce of its own. */
 bool ddpi_engine_has_allreduce(const ddpi_engine *engine);
 uint64_t ddpi_engine_bytes_sent(const ddpi_engine *engine);
+uint64_t ddpi_engine_bytes_across(const ddpi_engine *engine);
 
 #endif

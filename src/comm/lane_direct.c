@@ -48,7 +48,8 @@ static ddp_status combine(void *arg, ddpi_algo *algo, void *dst, const void *src
 
 static bool is_own(ddp_allreduce_algo choice)
 {
-    return choice != DDP_ALLREDUCE_MPI && choice != DDP_ALLREDUCE_SHM;
+    return choice != DDP_ALLREDUCE_MPI && choice != DDP_ALLREDUCE_SHM &&
+           choice != DDP_ALLREDUCE_HIER;
 }
 
 ddp_status ddpi_direct_run(ddpi_direct *d, ddpi_algo *algo, ddp_allreduce_algo choice)

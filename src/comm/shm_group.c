@@ -59,7 +59,7 @@ ddp_status ddpi_shm_group_create(const ddpi_shm_group_opts *opts, ddpi_shm_group
     group->own = &group->ranks[opts->rank];
     /* The first touch of a page is expensive. Nobody reads a slot that has not been filled. */
     memset(group->own->slot, 0, sizeof group->own->slot);
-    group->crowded = opts->n > sysconf(_SC_NPROCESSORS_ONLN);
+    group->crowded = opts->crowded || opts->n > sysconf(_SC_NPROCESSORS_ONLN);
     *group_out = group;
     return DDP_OK;
 }

@@ -27,6 +27,7 @@ typedef struct ddpi_shm_group_opts {
      * again. */
     void (*complete)(void *arg, ddp_work *work, ddp_status status);
     void *complete_arg;
+    bool crowded; /* there are more threads than processors, whatever n is */
 } ddpi_shm_group_opts;
 
 /* Local. Size of the control block. */

@@ -223,8 +223,10 @@ static const ddp_option comm_options[] = {
      "Ranks of --comm loopback; 0: 1"},
     {"strategy", DDP_OPT_CHOICE, AT(run.strategy), 0, 0, "ddp|sync|naive", NULL,
      "ddp: reduce during backward; sync: after it; naive: through rank 0"},
-    {"allreduce", DDP_OPT_CHOICE, AT(comm.allreduce), 0, 0, "auto|shm|mpi|root|ring|tree|rhd", NULL,
-     "Algorithm of gradient sums"},
+    {"allreduce", DDP_OPT_CHOICE, AT(comm.allreduce), 0, 0, "auto|shm|mpi|root|ring|tree|rhd|hier",
+     NULL,
+     "Algorithm of gradient sums; hier: within nodes by shared memory, then between them; auto: "
+     "that on several nodes, unless measured to be slower"},
     {"grad-dtype", DDP_OPT_CHOICE, AT(run.grad_dtype), 0, 0, "fp32|bf16", NULL,
      "What gradients travel as between ranks; bf16: half the bytes, rounded to 8 bits"},
     {"mpi-device-buffers", DDP_OPT_CHOICE, AT(run.mpi_device_buffers), 0, 0, "auto|on|off", NULL,

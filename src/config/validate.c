@@ -57,9 +57,11 @@ static ddp_status check_comm(const ddp_config *config)
     if (run->grad_dtype == DDP_PRECISION_BF16 && run->strategy == DDP_STRATEGY_NAIVE)
         return USAGE("option --grad-dtype: found bf16 with --strategy naive, which sends gradients "
                      "as they are; expected ddp or sync");
-    if (config->comm.allreduce == DDP_ALLREDUCE_SHM && !config->comm.shared_memory)
-        return USAGE("option --allreduce: found shm with --no-shared-memory, expected another "
-                     "algorithm");
+    const ddp_allreduce_algo algo = config->comm.allreduce;
+    if ((algo == DDP_ALLREDUCE_SHM || algo == DDP_ALLREDUCE_HIER) && !config->comm.shared_memory)
+        return USAGE("option --allreduce: found %s with --no-shared-memory, expected another "
+                     "algorithm",
+                     algo == DDP_ALLREDUCE_SHM ? "shm" : "hier");
     return DDP_OK;
 }
 

@@ -69,7 +69,11 @@ static void *member_main(void *arg)
 {
     member *m = arg;
     world *w = m->world;
-    ddpi_shm_group_opts opts = {w->n, m->rank, w->control, on_complete, m};
+    ddpi_shm_group_opts opts = {.n = w->n,
+                                .rank = m->rank,
+                                .control = w->control,
+                                .complete = on_complete,
+                                .complete_arg = m};
 
     EXPECT(m, ddpi_shm_group_create(&opts, &m->group) == DDP_OK);
     EXPECT(m, ddpi_shm_window_add(m->group, (void *const *)w->windows, WINDOW_BYTES) == DDP_OK);

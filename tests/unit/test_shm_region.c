@@ -163,7 +163,8 @@ static int reduce_as(int rank, const char *control_name, const char *window_name
     ddpi_shm_touch(&window, (size_t)rank * part, part);
     for (int r = 0; r < RANKS; r++)
         bases[r] = (char *)window.base + (size_t)r * part;
-    ddpi_shm_group_opts opts = {RANKS, rank, control.base, on_complete, NULL};
+    ddpi_shm_group_opts opts = {
+        .n = RANKS, .rank = rank, .control = control.base, .complete = on_complete};
     if (ddpi_shm_group_create(&opts, &group) != DDP_OK ||
         ddpi_shm_window_add(group, bases, part) != DDP_OK)
         return 2;

@@ -209,6 +209,16 @@ static ddp_status place(ddp_comm *base, const ddp_comm_opts *opts, int rank, int
                                opts->loopback_nodes != NULL ? opts->loopback_nodes : together);
 }
 
+/* The groups of all nodes lie one behind the other. */
+static char *node_memory(const ddp_comm *base, const world *w)
+{
+    int before = 0;
+
+    for (int r = 0; r < base->world; r++)
+        before += base->places[r].node < base->node;
+    return w->group_memory + ddpi_shm_control_bytes(before);
+}
+
 static ddp_status open_rank(const ddp_comm_opts *opts, world *w, int rank, int ranks,
                             ddp_comm **comm_out)
 {
@@ -226,7 +236,8 @@ static ddp_status open_rank(const ddp_comm_opts *opts, world *w, int rank, int r
                              .side_count = ranks,
                              .side_index = rank,
                              .watch_processes = false,
-                             .group_memory = comm->base.node_count == 1 ? w->group_memory : NULL,
+                             .group_memory =
+                                 opts->shared_memory ? node_memory(&comm->base, w) : NULL,
                              .transport = &ddpi_loopback_transport,
                              .transport_self = &comm->post};
     st = ddpi_comm_start(&comm->base, &parts);

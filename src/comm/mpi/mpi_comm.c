@@ -220,8 +220,11 @@ static ddp_status make_parts(ddpi_mpi_comm *comm, ddpi_comm_parts *parts)
     ddp_comm *base = &comm->base;
     char *control = comm->control.base;
 
+    const bool shares = base->node_count < base->world; /* some ranks do */
+
     if (control == NULL) {
-        DDP_TRY(ddp_alloc_bytes(1, ddpi_comm_side_bytes(1), &comm->own_control));
+        const size_t group_bytes = shares ? ddpi_shm_control_bytes(1) : 0;
+        DDP_TRY(ddp_alloc_bytes(1, ddpi_comm_side_bytes(1) + group_bytes, &comm->own_control));
         control = comm->own_control;
     }
     comm->transport = ddpi_mpi_transport;
@@ -231,15 +234,14 @@ static ddp_status make_parts(ddpi_mpi_comm *comm, ddpi_comm_parts *parts)
         comm->transport.ask = ddpi_mpi_talk_ask;
         comm->transport.missing = ddpi_mpi_talk_missing;
     }
-    bool together = base->node_size == base->world && comm->control.base != NULL;
-    *parts = (ddpi_comm_parts){
-        .side_memory = control,
-        .side_count = base->node_size,
-        .side_index = base->node_rank,
-        .watch_processes = true,
-        .group_memory = together ? control + ddpi_comm_side_bytes(base->node_size) : NULL,
-        .transport = &comm->transport,
-        .transport_self = comm};
+    *parts = (ddpi_comm_parts){.side_memory = control,
+                               .side_count = base->node_size,
+                               .side_index = base->node_rank,
+                               .watch_processes = true,
+                               .group_memory =
+                                   shares ? control + ddpi_comm_side_bytes(base->node_size) : NULL,
+                               .transport = &comm->transport,
+                               .transport_self = comm};
     return DDP_OK;
 }
 
