@@ -32,14 +32,14 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-static inline ddp_status run_ranks(const ddp_comm_opts *opts, int world, rank_fn fn, void *arg)
+static inline ddp_status run_faulty_ranks(const ddp_comm_opts *opts, int world,
+                                          const ddp_loopback_faults *faults, rank_fn fn, void *arg)
 {
     enum { MAX_WORLD = 16 };
-    static const ddp_loopback_faults none = DDP_LOOPBACK_FAULTS_NONE;
     ddp_comm *comms[MAX_WORLD];
     rank_thread threads[MAX_WORLD] = {0};
     DDP_ASSERT(world <= MAX_WORLD);
-    DDP_TRY(ddp_comm_loopback_open(opts, world, &none, comms));
+    DDP_TRY(ddp_comm_loopback_open(opts, world, faults, comms));
     for (int r = 0; r < world; r++) {
         threads[r] = (rank_thread){.ctx = {.rank = r, .world = world, .host = "test"},
                                    .comm = comms[r],
@@ -53,6 +53,12 @@ static inline ddp_status run_ranks(const ddp_comm_opts *opts, int world, rank_fn
         if (threads[r].status != DDP_OK)
             return ddp_status_set(threads[r].status, NULL, 0, "%s", threads[r].message);
     return DDP_OK;
+}
+
+static inline ddp_status run_ranks(const ddp_comm_opts *opts, int world, rank_fn fn, void *arg)
+{
+    static const ddp_loopback_faults none = DDP_LOOPBACK_FAULTS_NONE;
+    return run_faulty_ranks(opts, world, &none, fn, arg);
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* Worlds of several nodes, as loopback plays them: who is where. */
+/* Worlds of several nodes, as loopback plays them: who is where, collectives on two levels, what
+ * they send, and how they fail. */
 #include "harness.h"
 
 #include "comm_checks.h"
@@ -103,11 +104,274 @@ static void without_shared_memory_every_rank_is_a_node(void **state)
     run_shape(&shapes[1], &opts, check_alone, NULL);
 }
 
+/* ---- results ---- */
+
+static const size_t lengths[] = {0, 1, 7, 65, 1000, 100003};
+
+static ddp_status check_at(ddp_comm *comm, size_t count, bool window)
+{
+    const size_t bytes = (count * 8 + 64) * (size_t)ddp_comm_world(comm);
+    void *memory;
+    if (window)
+        DDP_TRY(ddp_comm_mem_alloc(comm, bytes, &memory));
+    else
+        DDP_TRY(ddp_alloc_bytes(bytes, 1, &memory));
+    ddp_status st = check_all(comm, memory, count);
+    if (st == DDP_OK && count == 1000)
+        st = check_types(comm, memory, count);
+    if (st == DDP_OK && count == 100003)
+        st = check_many(comm, memory, count);
+    if (window)
+        ddp_comm_mem_free(comm, memory);
+    else
+        ddp_free(memory);
+    return st;
+}
+
+static ddp_status check_everything(ddp_comm *comm, void *arg)
+{
+    (void)arg;
+    for (size_t i = 0; i < COUNT_OF(lengths); i++)
+        for (int window = 0; window < 2; window++)
+            DDP_TRY(check_at(comm, lengths[i], window != 0));
+    return DDP_OK;
+}
+
+static void two_levels_give_exact_results(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        ddp_comm_opts opts = options(&shapes[i], DDP_ALLREDUCE_HIER);
+        run_shape(&shapes[i], &opts, check_everything, NULL);
+    }
+}
+
+static void messages_between_nodes_give_exact_results(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        ddp_comm_opts opts = options(&shapes[i], DDP_ALLREDUCE_RING);
+        run_shape(&shapes[i], &opts, check_everything, NULL);
+    }
+}
+
+/* ---- bytes ---- */
+
+enum { SUM_COUNT = 250000, SUMS = 3 };
+
+typedef struct counts {
+    uint64_t across[8], sent[8]; /* by rank */
+} counts;
+
+static ddp_status count_bytes(ddp_comm *comm, void *arg)
+{
+    counts *c = arg;
+    const int rank = ddp_comm_rank(comm);
+    void *memory;
+    DDP_TRY(ddp_comm_mem_alloc(comm, SUM_COUNT * sizeof(float), &memory));
+    DDP_TRY(ddp_comm_barrier(comm));
+    const uint64_t across = ddp_comm_bytes_across(comm), sent = ddp_comm_bytes_sent(comm);
+    for (int i = 0; i < SUMS; i++)
+        DDP_TRY(ddp_comm_allreduce(comm, memory, SUM_COUNT, DDP_F32, DDP_REDUCE_SUM, "gradients"));
+    c->across[rank] = ddp_comm_bytes_across(comm) - across;
+    c->sent[rank] = ddp_comm_bytes_sent(comm) - sent;
+    DDP_TRY(ddp_comm_barrier(comm));
+    ddp_comm_mem_free(comm, memory);
+    return DDP_OK;
+}
+
+/* 2 (nodes - 1) / nodes of the buffer, and a few elements where it cannot be cut evenly. */
+static void a_node_sends_no_more_than_one_rank_would(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        const shape *s = &shapes[i];
+        ddp_comm_opts opts = options(s, DDP_ALLREDUCE_HIER);
+        counts c = {.across = {0}};
+        uint64_t by_node[8] = {0}, all = 0, least;
+        run_shape(s, &opts, count_bytes, &c);
+        for (int r = 0; r < s->world; r++) {
+            by_node[s->node[r]] += c.across[r];
+            all += c.across[r];
+        }
+        least = (uint64_t)SUMS * 2 * SUM_COUNT * sizeof(float) * (uint64_t)(s->node_count - 1);
+        for (int k = 0; k < s->node_count; k++)
+            if (by_node[k] > least / (uint64_t)s->node_count + 1024)
+                fail_msg("%s: node %d sends %llu bytes", s->name, k,
+                         (unsigned long long)by_node[k]);
+        assert_true(all + 1024 >= least);
+    }
+}
+
+static void bytes_to_ones_own_node_are_not_counted_as_across(void **state)
+{
+    (void)state;
+    const shape *s = &shapes[1]; /* 2+2: of a ring's four links, two cross */
+    ddp_comm_opts opts = options(s, DDP_ALLREDUCE_RING);
+    counts c = {.across = {0}};
+    run_shape(s, &opts, count_bytes, &c);
+    for (int r = 0; r < s->world; r++) {
+        assert_true(c.sent[r] > 0);
+        assert_int_equal(c.across[r], r % 2 == 1 ? c.sent[r] : 0);
+    }
+}
+
+/* ---- failures ---- */
+
+typedef struct verdicts {
+    ddp_status status[8];
+    int64_t ns[8];
+    char message[8][512];
+} verdicts;
+
+static ddp_status keep_summing(ddp_comm *comm)
+{
+    const size_t count = 50000;
+    void *memory;
+    DDP_TRY(ddp_comm_mem_alloc(comm, count * sizeof(float), &memory));
+    ddp_status st = DDP_OK;
+    for (int i = 0; i < 100 && st == DDP_OK; i++)
+        st = ddp_comm_allreduce(comm, memory, count, DDP_F32, DDP_REDUCE_SUM, "gradients");
+    return st;
+}
+
+static ddp_status sum_until_failure(ddp_comm *comm, void *arg)
+{
+    verdicts *v = arg;
+    const int rank = ddp_comm_rank(comm);
+    const int64_t start = ddp_now_ns();
+    v->status[rank] = keep_summing(comm);
+    v->ns[rank] = ddp_now_ns() - start;
+    snprintf(v->message[rank], sizeof v->message[rank], "%s", ddp_status_message());
+    return DDP_OK;
+}
+
+static ddp_status rank_2_hangs(ddp_comm *comm, void *arg)
+{
+    if (ddp_comm_rank(comm) != 2)
+        return sum_until_failure(comm, arg);
+    verdicts *v = arg;
+    void *memory;
+    DDP_TRY(ddp_comm_mem_alloc(comm, 50000 * sizeof(float), &memory));
+    ddp_comm_note(comm, 87, "forward");
+    ddp_sleep_ns(1200000000);
+    v->status[2] = ddp_comm_barrier(comm);
+    snprintf(v->message[2], sizeof v->message[2], "%s", ddp_status_message());
+    return DDP_OK;
+}
+
+static void expect_failure(const shape *s, const verdicts *v, ddp_status want, const char *text)
+{
+    for (int r = 0; r < s->world; r++) {
+        const bool own = want == DDP_ERR_PEER && v->status[r] == DDP_ERR_COMM;
+        if ((v->status[r] != want && !own) || strstr(v->message[r], text) == NULL)
+            fail_msg("%s, rank %d: %s: %s", s->name, r, ddp_status_name(v->status[r]),
+                     v->message[r]);
+        assert_true(v->ns[r] < 5000000000);
+    }
+}
+
+static void a_rank_that_hangs_is_named(void **state)
+{
+    (void)state;
+    for (size_t i = 2; i < 9; i += 3) { /* even and uneven */
+        verdicts v = {.status = {DDP_OK}};
+        ddp_comm_opts opts = options(&shapes[i], DDP_ALLREDUCE_HIER);
+        opts.timeout_ms = 500;
+        run_shape(&shapes[i], &opts, rank_2_hangs, &v);
+        expect_failure(&shapes[i], &v, DDP_ERR_TIMEOUT, "rank 2 on ");
+        expect_failure(&shapes[i], &v, DDP_ERR_TIMEOUT, "(gradients)");
+    }
+}
+
+static void run_faulty(const shape *s, const ddp_comm_opts *opts, const ddp_loopback_faults *faults,
+                       verdicts *v)
+{
+    if (run_faulty_ranks(opts, s->world, faults, sum_until_failure, v) != DDP_OK)
+        fail_msg("%s: %s", s->name, ddp_status_message());
+}
+
+static void a_rank_that_dies_ends_all(void **state)
+{
+    (void)state;
+    for (size_t i = 2; i < 9; i += 3) {
+        verdicts v = {.status = {DDP_OK}};
+        ddp_comm_opts opts = options(&shapes[i], DDP_ALLREDUCE_HIER);
+        ddp_loopback_faults faults = {.lose_rank = -1, .die_rank = 2, .die_at = 20};
+        run_faulty(&shapes[i], &opts, &faults, &v);
+        expect_failure(&shapes[i], &v, DDP_ERR_PEER, "rank 2 died at work 20");
+    }
+}
+
+static void messages_lost_between_nodes_time_out(void **state)
+{
+    (void)state;
+    for (size_t i = 2; i < 9; i += 3) {
+        verdicts v = {.status = {DDP_OK}};
+        ddp_comm_opts opts = options(&shapes[i], DDP_ALLREDUCE_HIER);
+        ddp_loopback_faults faults = {.lose_rank = 0, .lose_after = 30, .die_rank = -1};
+        opts.timeout_ms = 500;
+        run_faulty(&shapes[i], &opts, &faults, &v);
+        expect_failure(&shapes[i], &v, DDP_ERR_TIMEOUT, "");
+    }
+}
+
+static void delays_and_reordering_change_nothing(void **state)
+{
+    (void)state;
+    for (size_t i = 2; i < 9; i += 3) {
+        ddp_comm_opts opts = options(&shapes[i], DDP_ALLREDUCE_HIER);
+        ddp_loopback_faults faults = {
+            .seed = i, .max_delay_us = 1000, .reorder = true, .lose_rank = -1, .die_rank = -1};
+        if (run_faulty_ranks(&opts, shapes[i].world, &faults, check_everything, NULL) != DDP_OK)
+            fail_msg("%s: %s", shapes[i].name, ddp_status_message());
+    }
+}
+
+/* ---- memory ---- */
+
+static ddp_status steady(ddp_comm *comm, void *arg)
+{
+    void *memory;
+    (void)arg;
+    DDP_TRY(ddp_comm_mem_alloc(comm, SUM_COUNT * sizeof(float), &memory));
+    for (int i = 0; i < 70; i++) {
+        DDP_TRY(check_owned(comm, memory, SUM_COUNT / 10));
+        if (i != 10)
+            continue;
+        DDP_TRY(ddp_comm_barrier(comm));
+        ddp_mem_freeze();
+    }
+    DDP_TRY(ddp_comm_barrier(comm));
+    ddp_comm_mem_free(comm, memory);
+    return DDP_OK;
+}
+
+/* The mailboxes may still grow: how many messages are on their way at a time is a matter of luck.
+ */
+static void sums_on_two_levels_do_not_allocate_each_time(void **state)
+{
+    (void)state;
+    ddp_comm_opts opts = options(&shapes[7], DDP_ALLREDUCE_HIER);
+    run_shape(&shapes[7], &opts, steady, NULL);
+    assert_in_range(ddp_mem_allocs_since_freeze(), 0, 30);
+    ddp_mem_thaw();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nodes_are_numbered_by_their_lowest_ranks),
         cmocka_unit_test(without_shared_memory_every_rank_is_a_node),
+        cmocka_unit_test(two_levels_give_exact_results),
+        cmocka_unit_test(messages_between_nodes_give_exact_results),
+        cmocka_unit_test(a_node_sends_no_more_than_one_rank_would),
+        cmocka_unit_test(bytes_to_ones_own_node_are_not_counted_as_across),
+        cmocka_unit_test(a_rank_that_hangs_is_named),
+        cmocka_unit_test(a_rank_that_dies_ends_all),
+        cmocka_unit_test(messages_lost_between_nodes_time_out),
+        cmocka_unit_test(delays_and_reordering_change_nothing),
+        cmocka_unit_test(sums_on_two_levels_do_not_allocate_each_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

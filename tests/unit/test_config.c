@@ -121,7 +121,9 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--comm nccl --mpi-device-buffers on", "expected --comm mpi");
     refused("--comm nccl --device cpu", "expected --device cuda");
     refused("--comm nccl --share-device", "a GPU for each rank");
-    refused("--allreduce shm --no-shared-memory", "another algorithm");
+    refused("--allreduce shm --no-shared-memory", "found shm");
+    refused("--allreduce hier --no-shared-memory", "found hier");
+    refused("--exact --allreduce hier", "expected auto, shm, tree or rhd");
     refused("--on-mismatch heal", "without --check-replicas");
     refused("--verify-world 2", "without --exact");
     refused("--verify-resume 2 --resume here", "a run of its own");

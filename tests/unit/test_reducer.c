@@ -227,14 +227,17 @@ static ddp_status run_rank(ddp_comm *comm, void *arg)
 static void sums_and_updates_are_exact_for_every_world_and_algorithm(void **state)
 {
     (void)state;
-    const ddp_allreduce_algo algos[] = {DDP_ALLREDUCE_SHM, DDP_ALLREDUCE_RING, DDP_ALLREDUCE_RHD};
+    const ddp_allreduce_algo algos[] = {DDP_ALLREDUCE_SHM, DDP_ALLREDUCE_RING, DDP_ALLREDUCE_RHD,
+                                        DDP_ALLREDUCE_HIER};
     const int worlds[] = {1, 2, 3, 4, 5, 8};
-    for (int a = 0; a < 3; a++)
+    static const int nodes[] = {0, 0, 1, 1, 0, 1, 0, 1}; /* 1, 2, 2+1, 2+2, 3+2, 4+4 */
+    for (int a = 0; a < 4; a++)
         for (int w = 0; w < 6; w++)
             for (int variant = 0; variant < 16; variant++) {
                 ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
                 comm.allreduce = algos[a];
                 comm.exit_on_failure = false;
+                comm.loopback_nodes = algos[a] == DDP_ALLREDUCE_HIER ? nodes : NULL;
                 job j = {.opts = DDP_REDUCER_OPTS_DEFAULTS, .steps = 3, .skip_rank = -1};
                 j.opts.first_bucket_mb = 200.0 / (1 << 20);
                 j.opts.bucket_cap_mb = 4000.0 / (1 << 20);

@@ -26,7 +26,8 @@ typedef struct job {
     const char *golden, *widths;
     const ddp_strategy_ops *strategy;
     int64_t shards_per_rank;
-    curve *out; /* rank 0 writes it */
+    curve *out;       /* rank 0 writes it */
+    const int *nodes; /* of the ranks; NULL: one */
 } job;
 
 typedef struct rig {
@@ -147,6 +148,7 @@ static void run_world(const job *j, int world, ddp_allreduce_algo algo, curve *o
     ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
     comm.exit_on_failure = false;
     comm.allreduce = algo;
+    comm.loopback_nodes = j->nodes;
     job copy = *j;
     copy.out = out;
     CHECK_OK(run_ranks(&comm, world, run_rank, &copy));
@@ -239,6 +241,26 @@ static void every_strategy_and_algorithm_gives_the_same_curve(void **state)
     free_curve(&one);
 }
 
+static void several_nodes_give_one_ranks_gradients(void **state)
+{
+    (void)state;
+    static const int nodes[3][5] = {{0, 0, 1, 1}, {0, 1, 1, 1}, {0, 1, 0, 1, 1}};
+    static const int worlds[] = {4, 4, 5};
+    job j = make_job(false, ddp_strategy_ddp());
+    curve one = {0};
+    run_world(&j, 1, DDP_ALLREDUCE_AUTO, &one);
+    for (int w = 0; w < 3; w++) {
+        curve many = {0};
+        char label[64];
+        snprintf(label, sizeof label, "world %d of several nodes", w);
+        j.nodes = nodes[w];
+        run_world(&j, worlds[w], w == 0 ? DDP_ALLREDUCE_AUTO : DDP_ALLREDUCE_HIER, &many);
+        compare(&one, &many, label);
+        free_curve(&many);
+    }
+    free_curve(&one);
+}
+
 static void accumulated_shards_equal_one_shard(void **state)
 {
     (void)state;
@@ -257,6 +279,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_world_size_gives_one_ranks_gradients),
         cmocka_unit_test(every_strategy_and_algorithm_gives_the_same_curve),
+        cmocka_unit_test(several_nodes_give_one_ranks_gradients),
         cmocka_unit_test(accumulated_shards_equal_one_shard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
