@@ -34,14 +34,16 @@ typedef enum ddp_status {
     DDP_STATUS_COUNT
 } ddp_status;
 
-typedef struct ddp_log ddp_log; /* obs: log.h */
+typedef struct ddp_log ddp_log;     /* obs: log.h */
+typedef struct ddp_spans ddp_spans; /* obs: spans.h */
 
 /* Which rank this thread works for. All pointers are borrowed and outlive the thread's use. */
 typedef struct ddp_rank_ctx {
     int rank;
     int world;
     const char *host;
-    ddp_log *log; /* NULL: messages go to stderr */
+    ddp_log *log;     /* NULL: messages go to stderr */
+    ddp_spans *spans; /* NULL: nobody keeps what the thread does */
     /* Called once, on the fatal path, with the cause: record it where the other ranks find it. */
     void (*on_fatal)(void *arg, const char *cause);
     void *on_fatal_arg;

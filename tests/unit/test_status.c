@@ -115,7 +115,8 @@ static void record_cause(void *arg, const char *cause)
 static void set_ctx(void (*on_fatal)(void *, const char *))
 {
     static char arg[] = "hook";
-    ddp_rank_ctx ctx = {5, 8, "node5", NULL, on_fatal, arg};
+    ddp_rank_ctx ctx = {
+        .rank = 5, .world = 8, .host = "node5", .on_fatal = on_fatal, .on_fatal_arg = arg};
     ddp_rank_ctx_set(&ctx);
 }
 
