@@ -134,6 +134,18 @@ DDP_API void ddp_comm_set_timeout(ddp_comm *comm, int64_t timeout_ms);
  * DDP_ERR_UNSUPPORTED, with nothing changed, where this communicator cannot do it so. */
 DDP_CALL ddp_status ddp_comm_set_allreduce(ddp_comm *comm, ddp_allreduce_algo algo);
 
+/* Collective, with no work under way. With several nodes and DDP_ALLREDUCE_AUTO: measures for some
+ * lengths whether sums are faster on two levels, for about a quarter of a second, and keeps to
+ * that. Elsewhere, and with a lane, does nothing. */
+DDP_CALL ddp_status ddp_comm_tune(ddp_comm *comm);
+typedef struct ddp_sum_trial {
+    size_t bytes;
+    double flat_seconds, two_level_seconds; /* of a sum, by rank 0's clock */
+    bool two_level;                         /* what sums of about this length are made by */
+} ddp_sum_trial;
+/* Local. What ddp_comm_tune() has found: length number index, from 0; false: there are no more. */
+DDP_API bool ddp_comm_tuned(const ddp_comm *comm, int index, ddp_sum_trial *choice_out);
+
 /* Collective, blocking: submit and wait. */
 DDP_CALL ddp_status ddp_comm_barrier(ddp_comm *comm);
 DDP_CALL ddp_status ddp_comm_broadcast(ddp_comm *comm, int root, void *buf, size_t bytes);

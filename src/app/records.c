@@ -122,6 +122,23 @@ static void print_lr(const ddp_config *config)
                   config->global_batch, config->run.lr_base_batch);
 }
 
+/* How sums are made over several nodes, where that was measured. */
+static void print_choices(const ddp_comm *comm)
+{
+    char text[256] = "";
+    ddp_sum_trial c;
+
+    for (int i = 0; ddp_comm_tuned(comm, i, &c); i++) {
+        const size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, "%s%zu KiB %s %.3g ms (%.3g)", i > 0 ? ", " : "",
+                 c.bytes / 1024, c.two_level ? "two levels" : "flat",
+                 1e3 * (c.two_level ? c.two_level_seconds : c.flat_seconds),
+                 1e3 * (c.two_level ? c.flat_seconds : c.two_level_seconds));
+    }
+    if (text[0] != '\0')
+        ddp_log_print("sums over nodes (and the other way): %s", text);
+}
+
 static ddp_status print_start(const ddpi_run *run)
 {
     const ddp_config *config = &run->config;
@@ -142,6 +159,7 @@ static ddp_status print_start(const ddpi_run *run)
                   ddp_comm_backend_name(run->comm), lane ? ", gradients over " : "",
                   lane ? ddpi_run_lane_name(run) : "", ddp_comm_node_count(run->comm),
                   config->device.threads, ddp_device_describe(run->net.device));
+    print_choices(run->comm);
     print_transform("test", run->data.eval_transform);
     if (config->run.eval_only)
         return DDP_OK;

@@ -173,8 +173,9 @@ static ddp_status attach(ddpi_run *run)
 
 ddp_status ddpi_run_attach_lane(ddpi_run *run)
 {
+    /* Sums of an exact run have one order, and thus one way. */
     if (run->place.lane == DDPI_LANE_NONE)
-        return DDP_OK;
+        return run->config.reducer.exact ? DDP_OK : ddp_comm_tune(run->comm);
     DDP_TRY(attach(run));
     if (run->place.lane != DDPI_LANE_DIRECT)
         return DDP_OK;

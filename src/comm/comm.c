@@ -280,7 +280,8 @@ static ddp_status start_parts(ddp_comm *comm, const ddpi_comm_parts *parts)
     DDP_TRY(ddpi_side_open(&side, &comm->side));
     if (comm->net != NULL)
         DDP_TRY(ddpi_net_attach(comm->net, comm->side));
-    if (parts->group_memory != NULL && comm->node_count > 1)
+    const bool two_levels = comm->node_count > 1 && comm->node_count < comm->world;
+    if (parts->group_memory != NULL && two_levels)
         DDP_TRY(ddpi_team_create(comm, parts->group_memory, &comm->team));
     if (parts->group_memory != NULL && comm->node_count == 1) {
         ddpi_shm_group_opts group = {.n = comm->node_size,

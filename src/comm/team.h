@@ -24,6 +24,7 @@ typedef struct ddpi_team {
     /* Whether sums of a class are made on two levels, where the options leave the choice. Written
      * while no work is in flight. */
     bool two_level[DDPI_TEAM_CLASSES];
+    double flat_seconds[DDPI_TEAM_CLASSES], two_level_seconds[DDPI_TEAM_CLASSES]; /* 0: unknown */
 } ddpi_team;
 
 /* Collective in effect: all ranks of the world make one. control: of the node's group. Several

@@ -216,6 +216,44 @@ static void bytes_to_ones_own_node_are_not_counted_as_across(void **state)
     }
 }
 
+/* ---- the choice ---- */
+
+/* arg: int, the number of lengths that were measured. */
+static ddp_status tune(ddp_comm *comm, void *arg)
+{
+    ddp_sum_trial trial;
+    const size_t count = (size_t)1 << 19;
+    void *memory;
+    int measured = 0;
+    DDP_TRY(ddp_comm_tune(comm));
+    while (ddp_comm_tuned(comm, measured, &trial))
+        measured++;
+    DDP_TRY(expect(ddp_comm_tuned(comm, measured + 1, &trial), false, "a length behind the last"));
+    DDP_TRY(ddp_comm_mem_alloc(comm, count * sizeof(float), &memory));
+    DDP_TRY(check_allreduce(comm, memory, 1024, DDP_F32, DDP_REDUCE_SUM));
+    DDP_TRY(check_allreduce(comm, memory, count, DDP_F32, DDP_REDUCE_SUM));
+    ddp_comm_mem_free(comm, memory);
+    if (ddp_comm_rank(comm) == 0)
+        *(int *)arg = measured;
+    return DDP_OK;
+}
+
+static void only_auto_on_several_nodes_is_measured(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++)
+        for (int hier = 0; hier < 2; hier++) {
+            ddp_comm_opts opts =
+                options(&shapes[i], hier != 0 ? DDP_ALLREDUCE_HIER : DDP_ALLREDUCE_AUTO);
+            const bool some =
+                hier == 0 && shapes[i].node_count > 1 && shapes[i].node_count < shapes[i].world;
+            int measured = 0;
+            run_shape(&shapes[i], &opts, tune, &measured);
+            if ((measured > 0) != some)
+                fail_msg("%s, hier %d: %d lengths", shapes[i].name, hier, measured);
+        }
+}
+
 /* ---- failures ---- */
 
 typedef struct verdicts {
@@ -367,6 +405,7 @@ int main(void)
         cmocka_unit_test(messages_between_nodes_give_exact_results),
         cmocka_unit_test(a_node_sends_no_more_than_one_rank_would),
         cmocka_unit_test(bytes_to_ones_own_node_are_not_counted_as_across),
+        cmocka_unit_test(only_auto_on_several_nodes_is_measured),
         cmocka_unit_test(a_rank_that_hangs_is_named),
         cmocka_unit_test(a_rank_that_dies_ends_all),
         cmocka_unit_test(messages_lost_between_nodes_time_out),
