@@ -4,6 +4,7 @@
 #ifndef DDP_F16_H
 #define DDP_F16_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -13,20 +14,27 @@
 extern "C" {
 #endif
 
+/* All cases are computed and one is taken, by its bits: loops over these functions then have no
+ * branches. */
+static inline uint32_t ddp_f16_take(bool which, uint32_t yes, uint32_t no)
+{
+    const uint32_t mask = 0 - (uint32_t)which;
+    return (yes & mask) | (no & ~mask);
+}
+
 /* Exact: every f16 is an f32. */
 static inline float ddp_f32_of_f16(uint16_t value)
 {
     const uint32_t sign = (uint32_t)(value >> 15) << 31;
-    const uint32_t exponent = value >> 10 & 31, fraction = value & 1023;
-    uint32_t bits = sign | (exponent + 127 - 15) << 23 | fraction << 13;
+    const uint32_t magnitude = value & 0x7fff;
+    const float tiny = (float)(int32_t)magnitude * 0x1p-24f; /* subnormal: in units of 2^-24 */
+    uint32_t bits;
     float result;
-    if (exponent == 31) /* infinite, or NaN */
-        bits = sign | UINT32_C(0xff) << 23 | fraction << 13;
-    if (exponent == 0) { /* subnormal: in units of 2^-24 */
-        const float magnitude = (float)fraction * 0x1p-24f;
-        memcpy(&bits, &magnitude, sizeof bits);
-        bits |= sign;
-    }
+    memcpy(&bits, &tiny, sizeof bits);
+    const uint32_t normal = (magnitude << 13) + ((127u - 15) << 23);
+    const uint32_t special = magnitude << 13 | UINT32_C(0xff) << 23; /* infinite, or NaN */
+    bits = ddp_f16_take(magnitude >= 0x400, normal, bits);
+    bits = ddp_f16_take(magnitude >= 0x7c00, special, bits) | sign;
     memcpy(&result, &bits, sizeof result);
     return result;
 }
@@ -35,23 +43,20 @@ static inline float ddp_f32_of_f16(uint16_t value)
  */
 static inline uint16_t ddp_f16_of_f32(float value)
 {
-    uint32_t bits;
+    uint32_t bits, tiny;
     memcpy(&bits, &value, sizeof bits);
     const uint32_t sign = bits >> 16 & 0x8000;
-    const uint32_t magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 1023));
-    if (magnitude >= 0x477ff000)
-        return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000) { /* below 2^-14: the sum with 0.5 rounds to units of 2^-24 */
-        float rounded;
-        memcpy(&rounded, &magnitude, sizeof rounded);
-        rounded += 0.5f;
-        memcpy(&bits, &rounded, sizeof bits);
-        return (uint16_t)(sign | (bits - 0x3f000000));
-    }
-    const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
-    return (uint16_t)(sign | ((rounded >> 13) - ((127 - 15) << 10)));
+    const int32_t magnitude = (int32_t)(bits & 0x7fffffff);
+    const uint32_t rounded = (uint32_t)magnitude + 0xfff + (bits >> 13 & 1);
+    float sum; /* below 2^-14: the sum with 0.5 rounds to units of 2^-24 */
+    memcpy(&sum, &magnitude, sizeof sum);
+    sum += 0.5f;
+    memcpy(&tiny, &sum, sizeof tiny);
+    uint32_t result = (rounded >> 13) - ((127 - 15) << 10);
+    result = ddp_f16_take(magnitude < 0x38800000, tiny - 0x3f000000, result);
+    result = ddp_f16_take(magnitude >= 0x477ff000, 0x7c00, result);
+    result = ddp_f16_take(magnitude > 0x7f800000, 0x7e00 | (bits >> 13 & 1023), result);
+    return (uint16_t)(sign | result);
 }
 
 #ifdef __cplusplus

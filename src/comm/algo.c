@@ -243,7 +243,8 @@ static ddp_status run_ordered(ddpi_algo *a, ddp_allreduce_algo choice)
 static ddp_allreduce_algo choose(ddp_allreduce_algo choice, const ddpi_algo *a)
 {
     size_t bytes = a->work->coll.count * ddp_dtype_bytes(a->work->coll.dtype);
-    bool native = a->work->coll.dtype != DDP_BF16; /* MPI cannot sum it */
+    const ddp_dtype dtype = a->work->coll.dtype;
+    bool native = dtype != DDP_BF16 && dtype != DDP_F16; /* MPI cannot sum them */
 
     if (choice == DDP_ALLREDUCE_MPI && a->work->coll.count > 0 && native &&
         a->transport->allreduce_start)

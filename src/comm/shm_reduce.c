@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "ddp/bf16.h"
+#include "ddp/f16.h"
 #include "ddp/sum_tree.h"
 
 #define BLOCK_BYTES ((size_t)16384)
@@ -73,24 +74,26 @@ DEFINE_JOINS(min_i64, int64_t, SMALLER)
 DEFINE_JOINS(max_u64, uint64_t, LARGER)
 DEFINE_JOINS(min_u64, uint64_t, SMALLER)
 
-/* ---- bf16: each join adds in float and rounds once ---- */
+/* ---- bf16 and f16: each join adds in float and rounds once ---- */
 
-VECTOR_CLONES static void join2_sum_bf16(void *dst, const void *const *src, size_t count)
-{
-    const uint16_t *a = src[0], *b = src[1];
-    uint16_t *out = dst;
-    _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) out[i] =
-        ddp_bf16_of_f32(ddp_f32_of_bf16(a[i]) + ddp_f32_of_bf16(b[i]));
-}
+#define DEFINE_NARROW_JOINS(name, widen, narrow)                                                   \
+    VECTOR_CLONES static void join2_##name(void *dst, const void *const *src, size_t count)        \
+    {                                                                                              \
+        const uint16_t *a = src[0], *b = src[1];                                                   \
+        uint16_t *out = dst;                                                                       \
+        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) out[i] =                           \
+            narrow(widen(a[i]) + widen(b[i]));                                                     \
+    }                                                                                              \
+    VECTOR_CLONES static void join4_##name(void *dst, const void *const *src, size_t count)        \
+    {                                                                                              \
+        const uint16_t *a = src[0], *b = src[1], *c = src[2], *d = src[3];                         \
+        uint16_t *out = dst;                                                                       \
+        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) out[i] =                           \
+            narrow((widen(a[i]) + widen(b[i])) + (widen(c[i]) + widen(d[i])));                     \
+    }
 
-VECTOR_CLONES static void join4_sum_bf16(void *dst, const void *const *src, size_t count)
-{
-    const uint16_t *a = src[0], *b = src[1], *c = src[2], *d = src[3];
-    uint16_t *out = dst;
-    _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) out[i] =
-        ddp_bf16_of_f32((ddp_f32_of_bf16(a[i]) + ddp_f32_of_bf16(b[i])) +
-                        (ddp_f32_of_bf16(c[i]) + ddp_f32_of_bf16(d[i])));
-}
+DEFINE_NARROW_JOINS(sum_bf16, ddp_f32_of_bf16, ddp_bf16_of_f32)
+DEFINE_NARROW_JOINS(sum_f16, ddp_f32_of_f16, ddp_f16_of_f32)
 
 typedef struct kernel {
     join_fn *join2, *join4;
@@ -101,23 +104,24 @@ typedef struct kernel {
         join2_##name, join4_##name                                                                 \
     }
 
-static const kernel kernels[DDP_BF16 + 1][DDP_REDUCE_MIN + 1] = {
+static const kernel kernels[DDP_F16 + 1][DDP_REDUCE_MIN + 1] = {
     [DDP_F32] = {KERNEL(sum_f32), KERNEL(max_f32), KERNEL(min_f32)},
     [DDP_F64] = {KERNEL(sum_f64), KERNEL(max_f64), KERNEL(min_f64)},
     [DDP_I32] = {KERNEL(sum_u32), KERNEL(max_i32), KERNEL(min_i32)},
     [DDP_I64] = {KERNEL(sum_u64), KERNEL(max_i64), KERNEL(min_i64)},
     [DDP_U64] = {KERNEL(sum_u64), KERNEL(max_u64), KERNEL(min_u64)},
     [DDP_BF16] = {KERNEL(sum_bf16)},
+    [DDP_F16] = {KERNEL(sum_f16)},
 };
 
 bool ddpi_reduce_supports(ddp_dtype dtype, ddp_reduce_op op)
 {
-    return (unsigned)dtype <= DDP_BF16 && (unsigned)op <= DDP_REDUCE_MIN &&
+    return (unsigned)dtype <= DDP_F16 && (unsigned)op <= DDP_REDUCE_MIN &&
            kernels[dtype][op].join2 != NULL;
 }
 
-/* Gradients that are reduced in bf16 and parameters that are published in f32 have the same owner,
- * so both are cut at the same elements. */
+/* Gradients that are reduced in bf16 or f16 and parameters that are published in f32 have the same
+ * owner, so both are cut at the same elements. */
 static size_t slice_item_bytes(ddp_dtype dtype)
 {
     return dtype == DDP_F32 ? ddp_dtype_bytes(DDP_BF16) : ddp_dtype_bytes(dtype);

@@ -63,7 +63,30 @@ static void test_bf16(void **state)
     ddpi_reduce(&tree);
     assert_int_equal(four[0], 0x3f81);
     assert_false(ddpi_reduce_supports(DDP_BF16, DDP_REDUCE_MAX));
+    assert_false(ddpi_reduce_supports(DDP_F16, DDP_REDUCE_MAX));
     assert_false(ddpi_reduce_supports(DDP_U8, DDP_REDUCE_SUM));
+}
+
+/* The same with the borders of f16. */
+static void test_f16(void **state)
+{
+    (void)state;
+    /* 1, 2^-11 (half a unit of 1), 1 + 2^-10, infinity, NaN, the largest, two of the smallest */
+    uint16_t a[7] = {0x3c00, 0x1000, 0x3c01, 0x7c00, 0x7e00, 0x7bff, 0x0001};
+    uint16_t b[7] = {0x1000, 0x3c00, 0x1000, 0x3c00, 0x3c00, 0x7bff, 0x0001};
+    const uint16_t want[7] = {0x3c00, 0x3c00, 0x3c02, 0x7c00, 0x7e00, 0x7c00, 0x0002};
+    const void *src[2] = {a, b};
+    void *dst[1] = {b};
+    const ddpi_reduction reduction = {DDP_F16, DDP_REDUCE_SUM, 2, src, NULL, 1, dst, 7};
+    ddpi_reduce(&reduction);
+    assert_memory_equal(b, want, sizeof want);
+    /* 1 + 2^-11 + (2^-12 + 2^-12): rounding in between would lose all but the 1. */
+    uint16_t four[4] = {0x3c00, 0x1000, 0x0c00, 0x0c00};
+    const void *sources[4] = {four, four + 1, four + 2, four + 3};
+    void *first[1] = {four};
+    const ddpi_reduction tree = {DDP_F16, DDP_REDUCE_SUM, 4, sources, NULL, 1, first, 1};
+    ddpi_reduce(&tree);
+    assert_int_equal(four[0], 0x3c01);
 }
 
 /* Many sources: the tree's scratch levels, with the result in the place of one of the sources. */
@@ -97,9 +120,8 @@ static void test_many_sources(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slices),
-        cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_slices),       cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_bf16),         cmocka_unit_test(test_f16),
         cmocka_unit_test(test_many_sources),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
