@@ -70,12 +70,16 @@ DDP_CALL ddp_status ddp_op_average(ddp_device *device, ddp_stream *stream, float
 /* dst += src over count elements. */
 DDP_CALL ddp_status ddp_op_add(ddp_device *device, ddp_stream *stream, float *dst, const float *src,
                                size_t count);
-/* To and from bf16, for gradients on their way: dst[i] = scale * src[i] over count elements,
- * rounded to the nearest; a NaN stays one. */
+/* To and from bf16 and f16, for gradients on their way: dst[i] = scale * src[i] over count
+ * elements, rounded to the nearest; a NaN stays one. */
 DDP_CALL ddp_status ddp_op_to_bf16(ddp_device *device, ddp_stream *stream, uint16_t *dst,
                                    const float *src, size_t count, double scale);
 DDP_CALL ddp_status ddp_op_from_bf16(ddp_device *device, ddp_stream *stream, float *dst,
                                      const uint16_t *src, size_t count, double scale);
+DDP_CALL ddp_status ddp_op_to_f16(ddp_device *device, ddp_stream *stream, uint16_t *dst,
+                                  const float *src, size_t count, double scale);
+DDP_CALL ddp_status ddp_op_from_f16(ddp_device *device, ddp_stream *stream, float *dst,
+                                    const uint16_t *src, size_t count, double scale);
 /* *sum_out += the sum of (scale * src)^2, in double. */
 DDP_CALL ddp_status ddp_op_sum_squares(ddp_device *device, ddp_stream *stream, const float *src,
                                        size_t count, double scale, double *sum_out);

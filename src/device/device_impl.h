@@ -73,6 +73,10 @@ typedef struct ddpi_op_ops {
                           double scale);
     ddp_status (*from_bf16)(ddp_stream *stream, float *dst, const uint16_t *src, size_t count,
                             double scale);
+    ddp_status (*to_f16)(ddp_stream *stream, uint16_t *dst, const float *src, size_t count,
+                         double scale);
+    ddp_status (*from_f16)(ddp_stream *stream, float *dst, const uint16_t *src, size_t count,
+                           double scale);
     ddp_status (*sum_squares)(ddp_stream *stream, const float *src, size_t count, double scale,
                               double *sum_out);
     ddp_status (*label_rank)(ddp_stream *stream, const float *logits, const int32_t *labels,

@@ -244,6 +244,20 @@ ddp_status ddp_op_from_bf16(ddp_device *device, ddp_stream *stream, float *dst, 
     return device->ops->op->from_bf16(stream, dst, src, count, scale);
 }
 
+ddp_status ddp_op_to_f16(ddp_device *device, ddp_stream *stream, uint16_t *dst, const float *src,
+                         size_t count, double scale)
+{
+    DDP_ASSERT(stream->device == device);
+    return device->ops->op->to_f16(stream, dst, src, count, scale);
+}
+
+ddp_status ddp_op_from_f16(ddp_device *device, ddp_stream *stream, float *dst, const uint16_t *src,
+                           size_t count, double scale)
+{
+    DDP_ASSERT(stream->device == device);
+    return device->ops->op->from_f16(stream, dst, src, count, scale);
+}
+
 ddp_status ddp_op_sum_squares(ddp_device *device, ddp_stream *stream, const float *src,
                               size_t count, double scale, double *sum_out)
 {

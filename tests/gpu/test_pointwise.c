@@ -179,9 +179,11 @@ static void sums_have_the_same_bits_every_time(void **state)
 
 /* Ties and numbers that become infinite. What is no number stays none; its bits are the device's
  * own affair. */
-static void conversions_have_the_cpus_bits(void **state)
+typedef ddp_status narrow_fn(ddp_device *, ddp_stream *, uint16_t *, const float *, size_t, double);
+typedef ddp_status widen_fn(ddp_device *, ddp_stream *, float *, const uint16_t *, size_t, double);
+
+static void check_conversions(const both *b, narrow_fn *to_narrow, widen_fn *from_narrow)
 {
-    const both *b = *state;
     const size_t count = 1003;
     float *values = random_floats(count, 6, false);
     const uint32_t special[] = {0x3f808000, 0x3f818000, 0x7f7fffff, 0xff7fffff,
@@ -193,18 +195,24 @@ static void conversions_have_the_cpus_bits(void **state)
         array back = array_of(b, NULL, count * sizeof(float));
         for (int side = 0; side < SIDES; side++) {
             uint16_t *to = (uint16_t *)narrow.on[side] + offset;
-            CHECK_OK(ddp_op_to_bf16(b->device[side], stream_of(b, side), to,
-                                    at(&wide, side, offset), count - offset, 1));
-            CHECK_OK(ddp_op_from_bf16(b->device[side], stream_of(b, side), at(&back, side, offset),
-                                      to, count - offset, 0.5));
+            CHECK_OK(to_narrow(b->device[side], stream_of(b, side), to, at(&wide, side, offset),
+                               count - offset, 1));
+            CHECK_OK(from_narrow(b->device[side], stream_of(b, side), at(&back, side, offset), to,
+                                 count - offset, 0.5));
         }
-        check_bytes(b, "bf16", &narrow);
+        check_bytes(b, "half", &narrow);
         check_bytes(b, "f32", &back);
         array_free(b, &wide);
         array_free(b, &narrow);
         array_free(b, &back);
     }
     free(values);
+}
+
+static void conversions_have_the_cpus_bits(void **state)
+{
+    check_conversions(*state, ddp_op_to_bf16, ddp_op_from_bf16);
+    check_conversions(*state, ddp_op_to_f16, ddp_op_from_f16);
 }
 
 static void what_is_no_number_stays_none(void **state)

@@ -230,6 +230,8 @@ static const ddpi_op_ops cpu_op_ops = {
     .norm_running = ddpi_cpu_norm_running,
     .to_bf16 = ddpi_cpu_to_bf16,
     .from_bf16 = ddpi_cpu_from_bf16,
+    .to_f16 = ddpi_cpu_to_f16,
+    .from_f16 = ddpi_cpu_from_f16,
     .label_rank = ddpi_cpu_label_rank,
 };
 

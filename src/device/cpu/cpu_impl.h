@@ -291,6 +291,10 @@ ddp_status ddpi_cpu_to_bf16(ddp_stream *stream, uint16_t *dst, const float *src,
                             double scale);
 ddp_status ddpi_cpu_from_bf16(ddp_stream *stream, float *dst, const uint16_t *src, size_t count,
                               double scale);
+ddp_status ddpi_cpu_to_f16(ddp_stream *stream, uint16_t *dst, const float *src, size_t count,
+                           double scale);
+ddp_status ddpi_cpu_from_f16(ddp_stream *stream, float *dst, const uint16_t *src, size_t count,
+                             double scale);
 ddp_status ddpi_cpu_label_rank(ddp_stream *stream, const float *logits, const int32_t *labels,
                                int64_t n, int64_t classes, int32_t *rank_out);
 

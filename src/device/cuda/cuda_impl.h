@@ -276,6 +276,10 @@ DDP_INNER ddp_status ddpi_cuda_to_bf16(ddp_stream *stream, uint16_t *dst, const 
                                        size_t count, double scale);
 DDP_INNER ddp_status ddpi_cuda_from_bf16(ddp_stream *stream, float *dst, const uint16_t *src,
                                          size_t count, double scale);
+DDP_INNER ddp_status ddpi_cuda_to_f16(ddp_stream *stream, uint16_t *dst, const float *src,
+                                      size_t count, double scale);
+DDP_INNER ddp_status ddpi_cuda_from_f16(ddp_stream *stream, float *dst, const uint16_t *src,
+                                        size_t count, double scale);
 DDP_INNER ddp_status ddpi_cuda_sum_squares(ddp_stream *stream, const float *src, size_t count,
                                            double scale, double *sum_out);
 DDP_INNER ddp_status ddpi_cuda_label_rank(ddp_stream *stream, const float *logits,

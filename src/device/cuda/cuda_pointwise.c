@@ -148,6 +148,20 @@ ddp_status ddpi_cuda_from_bf16(ddp_stream *stream, float *dst, const uint16_t *s
     return DDPI_CUDA_CHECK(ddpi_k_cast(ddpi_cuda_stream(stream), &kernel));
 }
 
+ddp_status ddpi_cuda_to_f16(ddp_stream *stream, uint16_t *dst, const float *src, size_t count,
+                            double scale)
+{
+    const ddpi_k_cast_args kernel = {src, dst, (int64_t)count, (float)scale, DDP_F16, false};
+    return DDPI_CUDA_CHECK(ddpi_k_cast(ddpi_cuda_stream(stream), &kernel));
+}
+
+ddp_status ddpi_cuda_from_f16(ddp_stream *stream, float *dst, const uint16_t *src, size_t count,
+                              double scale)
+{
+    const ddpi_k_cast_args kernel = {src, dst, (int64_t)count, (float)scale, DDP_F16, true};
+    return DDPI_CUDA_CHECK(ddpi_k_cast(ddpi_cuda_stream(stream), &kernel));
+}
+
 /* ---- statistics and ranks ---- */
 
 ddp_status ddpi_cuda_norm_running(ddp_stream *stream, const ddp_norm_running_args *args)

@@ -18,6 +18,8 @@ static const ddpi_op_ops cuda_op_ops = {
     .norm_running = ddpi_cuda_norm_running,
     .to_bf16 = ddpi_cuda_to_bf16,
     .from_bf16 = ddpi_cuda_from_bf16,
+    .to_f16 = ddpi_cuda_to_f16,
+    .from_f16 = ddpi_cuda_from_f16,
     .sum_squares = ddpi_cuda_sum_squares,
     .label_rank = ddpi_cuda_label_rank,
 };
