@@ -30,9 +30,9 @@ typedef struct world_job {
     const ddp_comm_opts *comm;        /* NULL: the defaults */
     const ddp_device_ops *backend;    /* NULL: the CPU; else with a lane by way of the host */
     const ddp_strategy_ops *strategy; /* NULL: ddp */
-    bool bf16_grads;
-    double loss_scale; /* to begin with; 0: none */
-    int64_t tests;     /* samples to evaluate over at the end; 0: none */
+    const ddp_hook_ops *hook;         /* NULL: gradients travel as they are */
+    double loss_scale;                /* to begin with; 0: none */
+    int64_t tests;                    /* samples to evaluate over at the end; 0: none */
 } world_job;
 
 typedef struct world_curve {
@@ -178,7 +178,7 @@ static inline ddp_status world_open_model(world_rig *g, const world_job *j, ddp_
     strategy.reducer.bucket_cap_mb = 0.01;
     DDP_TRY(ddp_model_create(j->model, &opts, g->device, &g->model));
     DDP_TRY(world_plan(g));
-    strategy.reducer.grad_dtype = j->bf16_grads ? DDP_BF16 : DDP_F32;
+    strategy.reducer.hook = j->hook;
     DDP_TRY(ddp_strategy_create(j->strategy != NULL ? j->strategy : ddp_strategy_ddp(), &strategy,
                                 g->model, g->device, comm, &g->strategy));
     return ddp_param_table_init(g->device, ddp_model_params(g->model), WORLD_SEED,

@@ -12,6 +12,7 @@
 #define DDP_REDUCER_H
 
 #include "ddp/comm.h"
+#include "ddp/hook.h"
 #include "ddp/param.h"
 
 #ifdef __cplusplus
@@ -19,14 +20,13 @@ extern "C" {
 #endif
 
 typedef struct ddp_reducer_opts {
-    double first_bucket_mb; /* MiB; a small first one, so that communication starts early */
-    double bucket_cap_mb;   /* MiB */
-    int64_t shards;         /* logical shards of this rank per step */
-    bool overlap;           /* false: all starts in finish(), if that is called */
-    bool update_early;      /* hand buckets over as they come; false: only when all are reduced */
-    /* DDP_BF16: gradients travel as bf16, scaled to a share of the mean before they are rounded and
-     * back afterwards; half the bytes, 8 bits of precision. Else DDP_F32. */
-    ddp_dtype grad_dtype;
+    double first_bucket_mb;   /* MiB; a small first one, so that communication starts early */
+    double bucket_cap_mb;     /* MiB */
+    int64_t shards;           /* logical shards of this rank per step */
+    bool overlap;             /* false: all starts in finish(), if that is called */
+    bool update_early;        /* hand buckets over as they come; false: only when all are reduced */
+    const ddp_hook_ops *hook; /* how gradients travel; NULL: as they are */
+    ddp_hook_opts hook_opts;
     /* The sums are functions of the shards alone, not of who computes them: all ranks have equally
      * many, gradients travel as f32, and ranges are handed over block by block. */
     bool exact;
@@ -39,7 +39,7 @@ typedef struct ddp_reducer_opts {
 
 #define DDP_REDUCER_OPTS_DEFAULTS                                                                  \
     {                                                                                              \
-        1.0, 25.0, 1, true, true, DDP_F32, false, NULL, 0                                          \
+        1.0, 25.0, 1, true, true, NULL, DDP_HOOK_OPTS_DEFAULTS, false, NULL, 0                     \
     }
 
 /* Updates the parameters of a range (elements of the flat buffers) from the summed gradients there.
@@ -91,9 +91,11 @@ DDP_API ddp_range ddp_reducer_bucket(const ddp_reducer *reducer, int bucket);
 DDP_API int ddp_reducer_block_count(const ddp_reducer *reducer);
 DDP_API ddp_range ddp_reducer_block(const ddp_reducer *reducer, int block);
 
-/* Before a step's first shard: the global batch that its sums are over. Needed with bf16 only,
- * where sums of large batches would lose small gradients' bits to nothing. */
+/* Before a step's first shard: the global batch that its sums are over. Needed with bf16 and fp16
+ * only: what they send is a share of the mean. */
 DDP_API void ddp_reducer_set_count(ddp_reducer *reducer, int64_t count);
+/* Not during a step: the run goes on after so many steps. Hooks that keep something start anew. */
+DDP_API void ddp_reducer_set_steps(ddp_reducer *reducer, int64_t steps);
 /* Before the backward of this rank's shard number `shard` of the step, in order from 0. */
 DDP_CALL ddp_status ddp_reducer_begin(ddp_reducer *reducer, int64_t shard);
 /* A shard without samples: contributes zeros. Instead of backward, after begin. */

@@ -155,6 +155,7 @@ static ddp_status open_strategy(ddpi_run *run)
                               .loss_scale_grows = run->config.loss_scale_grows,
                               .graph = run->config.run.cuda_graph};
 
+    opts.reducer.hook = ddpi_wiring_hook(&run->config.run);
     DDP_TRY(ddp_strategy_create(ddpi_wiring_strategy(run->config.run.strategy), &opts,
                                 run->net.model, run->net.device, run->comm, &run->net.strategy));
     run->net.params = ddp_strategy_params(run->net.strategy);

@@ -171,6 +171,11 @@ ddp_comm_choice ddpi_wiring_comm(const ddp_run_opts *run)
     return DDP_COMM_MPI;
 }
 
+const ddp_hook_ops *ddpi_wiring_hook(const ddp_run_opts *run)
+{
+    return run->grad_dtype == DDP_PRECISION_BF16 ? ddp_hook_bf16() : ddp_hook_plain();
+}
+
 const ddp_strategy_ops *ddpi_wiring_strategy(int choice)
 {
     switch ((ddp_strategy_choice)choice) {

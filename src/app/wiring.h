@@ -23,6 +23,8 @@ DDP_INNER ddp_status ddpi_registry_dataset(const ddpi_registry *registry, const 
 
 /* The communicator that the ranks meet in; NCCL needs one to start with. */
 ddp_comm_choice ddpi_wiring_comm(const ddp_run_opts *run);
+/* How gradients travel. */
+const ddp_hook_ops *ddpi_wiring_hook(const ddp_run_opts *run);
 const ddp_strategy_ops *ddpi_wiring_strategy(int choice);
 
 /* Local. Loads the CUDA module (cuda_module.c); count_out: GPUs that this process sees, at least 1.

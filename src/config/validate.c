@@ -268,7 +268,6 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
     config->reducer.exact = run->exact;
     config->device.deterministic = run->exact;
     DDP_TRY(resolve_precision(config));
-    config->reducer.grad_dtype = run->grad_dtype == DDP_PRECISION_BF16 ? DDP_BF16 : DDP_F32;
     return DDP_OK;
 }
 

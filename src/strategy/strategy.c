@@ -287,6 +287,7 @@ ddp_status ddp_strategy_get_state(ddp_strategy *s, bool complete, ddp_strategy_s
 void ddp_strategy_set_steps(ddp_strategy *s, int64_t steps)
 {
     ddp_optim_set_steps(s->optim, steps);
+    ddp_reducer_set_steps(s->reducer, steps);
 }
 
 void ddp_strategy_set_scale(ddp_strategy *s, ddp_loss_scale scale)

@@ -9,12 +9,8 @@
  * local. With a gate no bucket is updated early: they are measured instead, the gate's collective
  * follows the last reduction, then come all updates.
  *
- * Partial sums: shard i of a node, unless it is the last, writes to level[t], t being the number of
- * trailing one bits of i, and then adds levels 0 .. t-1. The last shard writes to the
- * communicator's buffer and adds the levels of its one bits, lowest first. This gives the tree that
- * splits n shards at the largest power of two below n, with no copy. A rank's shards are one node;
- * with `exact` they may be several, each with a part of the communicator's buffer, and the
- * reduction goes on from there.
+ * What is sent is the hook's business (hook.h). Where it has a second round, these reductions come
+ * in finish() too, for the same reason, and nothing is settled before.
  *
  * With a lane the gradients are device memory, reductions start behind what the main stream was
  * given, and the stream itself waits for them: the host gives it joins, updates and all, and goes
@@ -26,11 +22,9 @@
 
 #include "ddp/marks.h"
 #include "ddp/memory.h"
-#include "ddp/sum_tree.h"
 #include "ddp/thread.h"
-#include "sync/bucket.h"
-
-enum { MAX_LEVELS = 32 };
+#include "sync/hook.h"
+#include "sync/partials.h"
 
 typedef enum stage { STAGE_FILLING, STAGE_COMPLETE, STAGE_REDUCING, STAGE_SETTLED } stage;
 
@@ -40,7 +34,8 @@ enum { MARK_OTHER, MARK_WAIT, MARK_UPDATE, MARK_KINDS };
 typedef struct bucket {
     stage stage;
     int pending; /* parameters whose gradient is still to come */
-    ddp_work reduce, publish;
+    int last;    /* the round that was started last */
+    ddp_work rounds[DDPI_HOOK_ROUNDS], publish;
 } bucket;
 
 struct ddp_reducer {
@@ -51,14 +46,10 @@ struct ddp_reducer {
     ddpi_bucket_plan plan;
     bucket *buckets;
     int launched, settled;
-    float *params, *grads; /* from the communicator */
-    uint16_t *packed;      /* the same for gradients that travel in bf16; NULL: they do not */
-    double count;          /* samples of the step's global batch */
-    float *levels[MAX_LEVELS];
-    int level_count;
+    float *params, *grads;  /* from the communicator */
+    ddpi_hook *hook;        /* how gradients travel */
+    ddpi_partials partials; /* of this rank's shards */
     size_t length;
-    int64_t shard; /* of this step, whose backward runs */
-    float *target; /* where it writes */
     ddp_reducer_update_fn update;
     void *update_arg;
     ddp_reducer_gate gate;
@@ -66,69 +57,18 @@ struct ddp_reducer {
     bool lane;
     ddp_marks *marks;   /* with a lane, else NULL */
     ddp_event *reached; /* the main stream's, at the end of a step; NULL where it is the host */
-    ddp_sum_node nodes[DDP_SUM_MAX_NODES]; /* of this rank's shards, counted from its first */
-    int node_count;
-    int node;  /* that `shard` belongs to */
-    int parts; /* of the communicator's buffer: what the rank with the most nodes has */
 };
-
-static bool last_of_node(const ddp_reducer *r)
-{
-    return r->shard + 1 == r->nodes[r->node].hi;
-}
-
-/* The number of `shard` within its node. */
-static int64_t place_in_node(const ddp_reducer *r)
-{
-    return r->shard - r->nodes[r->node].lo;
-}
 
 /* ---- from gradients to complete buckets ---- */
 
-/* The levels that shard i's sum takes in: those below its first zero bit, or for the last shard all
- * of its one bits. */
-static ddp_status add_levels(ddp_reducer *r, ddp_range range)
-{
-    ddp_stream *stream = ddp_device_main_stream(r->device);
-    for (int level = 0; level < r->level_count; level++) {
-        bool one = (place_in_node(r) >> level) & 1;
-        if (!one && !last_of_node(r))
-            break;
-        if (one)
-            DDP_TRY(ddp_op_add(r->device, stream, r->target + range.lo, r->levels[level] + range.lo,
-                               range.hi - range.lo));
-    }
-    return DDP_OK;
-}
-
-/* What a bucket's reduction works on: the gradients, or what stands for them on their way. */
-static ddp_status pack(ddp_reducer *r, ddp_range range, void **buf_out)
-{
-    *buf_out = r->grads + range.lo;
-    if (r->packed == NULL)
-        return DDP_OK;
-    *buf_out = r->packed + range.lo;
-    return ddp_op_to_bf16(r->device, ddp_device_main_stream(r->device), r->packed + range.lo,
-                          r->grads + range.lo, range.hi - range.lo, 1.0 / r->count);
-}
-
-static ddp_status unpack(ddp_reducer *r, ddp_range owned)
-{
-    if (r->packed == NULL)
-        return DDP_OK;
-    return ddp_op_from_bf16(r->device, ddp_device_main_stream(r->device), r->grads + owned.lo,
-                            r->packed + owned.lo, owned.hi - owned.lo, r->count);
-}
-
-static ddp_status launch(ddp_reducer *r, int index)
+/* A bucket's collective of this round: of its gradients, unless the hook wants another. */
+static ddp_status start_round(ddp_reducer *r, int index, int round)
 {
     ddp_range range = r->plan.ranges[index];
-    void *buf;
-    DDP_TRY(pack(r, range, &buf));
     ddp_coll coll = {.kind = DDP_COLL_REDUCE_OWNED,
-                     .dtype = r->opts.grad_dtype,
+                     .dtype = DDP_F32,
                      .op = DDP_REDUCE_SUM,
-                     .buf = buf,
+                     .buf = r->grads + range.lo,
                      .count = range.hi - range.lo,
                      .shards = r->opts.exact ? r->opts.shards : 0,
                      .part_stride = r->length,
@@ -136,8 +76,22 @@ static ddp_status launch(ddp_reducer *r, int index)
                      .stream = r->lane ? ddp_device_main_stream(r->device) : NULL,
                      .bucket = index,
                      .what = "gradients"};
+    DDP_TRY(ddpi_hook_encode(r->hook, index, round, &coll));
+    if (round > 0 && coll.count == 0)
+        return DDP_OK;
+    r->buckets[index].last = round;
+    return ddp_comm_submit(r->comm, &coll, &r->buckets[index].rounds[round]);
+}
+
+static ddp_status launch(ddp_reducer *r, int index)
+{
     r->buckets[index].stage = STAGE_REDUCING;
-    return ddp_comm_submit(r->comm, &coll, &r->buckets[index].reduce);
+    return start_round(r, index, 0);
+}
+
+static ddp_work *last_round(ddp_reducer *r, int index)
+{
+    return &r->buckets[index].rounds[r->buckets[index].last];
 }
 
 /* Complete buckets start in index order: collectives pair up by launch order, and ranks may finish
@@ -152,7 +106,9 @@ static ddp_status launch_ready(ddp_reducer *r)
 /* What this rank owns of a reduced bucket. */
 static ddp_range owned_of(const ddp_reducer *r, int index)
 {
-    ddp_range range = r->plan.ranges[index], owned = r->buckets[index].reduce.owned;
+    ddp_range range = r->plan.ranges[index], owned = r->buckets[index].rounds[0].owned;
+    if (ddpi_hook_owns_all(r->hook))
+        return range;
     return (ddp_range){range.lo + owned.lo, range.lo + owned.hi};
 }
 
@@ -189,7 +145,7 @@ static ddp_status settle_bucket(ddp_reducer *r, int index)
 {
     int64_t start = ddp_now_ns();
     r->buckets[index].stage = STAGE_SETTLED;
-    DDP_TRY(unpack(r, owned_of(r, index)));
+    DDP_TRY(ddpi_hook_decode(r->hook, index, owned_of(r, index)));
     r->times.update_ns += ddp_now_ns() - start;
     if (has_gate(r))
         return hand_over(r, index, r->gate.measure, r->gate.arg);
@@ -202,10 +158,10 @@ static ddp_status advance(ddp_reducer *r)
 {
     while (r->settled < r->launched) {
         bool done;
-        DDP_TRY(ddp_work_poll(&r->buckets[r->settled].reduce, &done));
-        if (!done || !r->opts.update_early)
+        DDP_TRY(ddp_work_poll(last_round(r, r->settled), &done));
+        if (!done || !r->opts.update_early || ddpi_hook_rounds(r->hook) > 1)
             return DDP_OK;
-        DDP_TRY(ddp_work_wait(&r->buckets[r->settled].reduce));
+        DDP_TRY(ddp_work_wait(last_round(r, r->settled)));
         DDP_TRY(settle_bucket(r, r->settled++));
     }
     return DDP_OK;
@@ -214,8 +170,8 @@ static ddp_status advance(ddp_reducer *r)
 /* All gradients of a bucket have been written by this shard. */
 static ddp_status bucket_filled(ddp_reducer *r, int index)
 {
-    DDP_TRY(add_levels(r, r->plan.ranges[index]));
-    if (r->shard + 1 < r->opts.shards)
+    DDP_TRY(ddpi_partials_add(&r->partials, r->plan.ranges[index]));
+    if (r->partials.shard + 1 < r->opts.shards)
         return DDP_OK;
     r->buckets[index].stage = STAGE_COMPLETE;
     if (!r->opts.overlap)
@@ -239,28 +195,14 @@ static ddp_status on_param_ready(void *arg, int index)
 
 /* ---- a step ---- */
 
-static float *shard_target(ddp_reducer *r)
-{
-    if (last_of_node(r))
-        return r->grads + (size_t)r->node * r->length;
-    int level = 0;
-    while ((place_in_node(r) >> level) & 1)
-        level++;
-    DDP_ASSERT(level < r->level_count);
-    return r->levels[level];
-}
-
 ddp_status ddp_reducer_begin(ddp_reducer *r, int64_t shard)
 {
     DDP_ASSERT(shard >= 0 && shard < r->opts.shards);
-    r->shard = shard;
-    r->node = 0;
-    while (r->nodes[r->node].hi <= shard)
-        r->node++;
-    r->target = shard_target(r);
+    ddpi_partials_begin(&r->partials, r->grads, shard);
     if (shard == 0) {
         r->times = (ddp_reducer_times){0};
         r->launched = r->settled = 0;
+        ddpi_hook_begin(r->hook);
         if (r->lane)
             ddp_marks_clear(r->marks);
     }
@@ -274,7 +216,7 @@ ddp_status ddp_reducer_begin(ddp_reducer *r, int64_t shard)
 
 ddp_status ddp_reducer_skip(ddp_reducer *r)
 {
-    DDP_TRY(ddp_device_zero(r->device, ddp_device_main_stream(r->device), r->target,
+    DDP_TRY(ddp_device_zero(r->device, ddp_device_main_stream(r->device), r->partials.target,
                             r->length * sizeof(float)));
     for (int i = 0; i < r->plan.count; i++) {
         r->buckets[i].pending = 0;
@@ -321,13 +263,27 @@ static ddp_status pass_gate(ddp_reducer *r)
     return hand_over_all(r, r->update, r->update_arg);
 }
 
+/* Rounds that need the result of another. */
+static ddp_status run_later_rounds(ddp_reducer *r)
+{
+    for (int round = 1; round < ddpi_hook_rounds(r->hook); round++)
+        for (int i = 0; i < r->plan.count; i++) {
+            DDP_TRY(ddp_work_wait(last_round(r, i)));
+            DDP_TRY(start_round(r, i, round));
+        }
+    for (int i = 0; i < r->plan.count; i++)
+        ddpi_hook_meanwhile(r->hook, i);
+    return DDP_OK;
+}
+
 /* Waits for the reductions in order; each bucket is settled as soon as it is there, unless updates
  * wait for all. */
 static ddp_status settle(ddp_reducer *r)
 {
+    DDP_TRY(run_later_rounds(r));
     int waited = r->settled;
     for (; waited < r->plan.count; waited++) {
-        DDP_TRY(ddp_work_wait(&r->buckets[waited].reduce));
+        DDP_TRY(ddp_work_wait(last_round(r, waited)));
         if (r->opts.update_early)
             DDP_TRY(settle_bucket(r, r->settled++));
     }
@@ -342,7 +298,7 @@ static ddp_status settle_in_stream(ddp_reducer *r)
     ddp_stream *stream = ddp_device_main_stream(r->device);
     DDP_TRY(mark(r, MARK_OTHER));
     while (r->settled < r->plan.count) {
-        DDP_TRY(ddp_work_join(&r->buckets[r->settled].reduce, stream));
+        DDP_TRY(ddp_work_join(last_round(r, r->settled), stream));
         DDP_TRY(mark(r, MARK_WAIT));
         DDP_TRY(settle_bucket(r, r->settled++));
         DDP_TRY(mark(r, MARK_UPDATE));
@@ -351,13 +307,13 @@ static ddp_status settle_in_stream(ddp_reducer *r)
         return DDP_OK;
     /* The host waits at the gate in any case, and sees errors of the lane sooner here. */
     for (int i = 0; i < r->plan.count; i++)
-        DDP_TRY(ddp_work_wait(&r->buckets[i].reduce));
+        DDP_TRY(ddp_work_wait(last_round(r, i)));
     return pass_gate(r);
 }
 
 ddp_status ddp_reducer_publish(ddp_reducer *r, float *buffer)
 {
-    if (r->lane) /* everybody owns all */
+    if (r->lane || ddpi_hook_owns_all(r->hook)) /* everybody owns all */
         return DDP_OK;
     for (int i = 0; i < r->plan.count; i++)
         DDP_TRY(publish(r, i, buffer));
@@ -375,7 +331,7 @@ static ddp_status complete(ddp_reducer *r, float *buffer, ddp_reducer_times *tim
         DDP_TRY(ddp_param_table_end(r->table)); /* names what is missing */
         return DDP_FAIL(DDP_ERR_INTERNAL, "bucket %d is not complete after backward", r->launched);
     }
-    r->target = r->grads;
+    r->partials.target = r->grads;
     if (r->lane) {
         *times_out = (ddp_reducer_times){0};
         return settle_in_stream(r);
@@ -385,7 +341,8 @@ static ddp_status complete(ddp_reducer *r, float *buffer, ddp_reducer_times *tim
     r->times.exposed_ns += ddp_now_ns() - start - (r->times.update_ns - update_before);
     for (int i = 0; i < r->plan.count; i++) {
         const bucket *b = &r->buckets[i];
-        r->times.comm_ns += b->reduce.end_ns - b->reduce.start_ns;
+        for (int round = 0; round <= b->last; round++)
+            r->times.comm_ns += b->rounds[round].end_ns - b->rounds[round].start_ns;
         r->times.comm_ns += b->publish.end_ns - b->publish.start_ns;
     }
     *times_out = r->times;
@@ -421,8 +378,9 @@ ddp_status ddp_reducer_collect(ddp_reducer *r, ddp_reducer_times *times_out)
 {
     int64_t comm_ns = 0;
     for (int i = 0; r->lane && i < r->launched; i++) {
-        DDP_TRY(ddp_work_wait(&r->buckets[i].reduce));
-        comm_ns += r->buckets[i].reduce.end_ns - r->buckets[i].reduce.start_ns;
+        const ddp_work *work = last_round(r, i);
+        DDP_TRY(ddp_work_wait(last_round(r, i)));
+        comm_ns += work->end_ns - work->start_ns;
     }
     return ddp_reducer_collect_replay(r, comm_ns, times_out);
 }
@@ -441,54 +399,28 @@ static ddp_status follow_stream(ddp_reducer *r)
                    : DDP_OK;
 }
 
-static ddp_status alloc_levels(ddp_reducer *r)
-{
-    int64_t most = 1;
-    for (int i = 0; i < r->node_count; i++)
-        if (r->nodes[i].hi - r->nodes[i].lo > most)
-            most = r->nodes[i].hi - r->nodes[i].lo;
-    for (int64_t rest = most - 1; rest > 0; rest >>= 1) {
-        void *memory;
-        DDP_TRY(ddp_device_alloc(r->device, r->length * sizeof(float), &memory));
-        r->levels[r->level_count++] = memory;
-    }
-    return DDP_OK;
-}
-
-/* Which partial sums this rank makes. */
-static ddp_status find_nodes(ddp_reducer *r)
-{
-    const int64_t shards = r->opts.shards;
-    const int world = ddp_comm_world(r->comm), rank = ddp_comm_rank(r->comm);
-    r->parts = 1;
-    if (!r->opts.exact) {
-        r->node_count = ddp_sum_nodes(shards, 0, shards, r->nodes);
-        return DDP_OK;
-    }
-    if (r->opts.grad_dtype != DDP_F32)
-        return DDP_FAIL(DDP_ERR_USAGE, "exact sums need gradients that travel as f32");
-    if (shards > DDP_SUM_MAX_LEAVES / world)
-        return DDP_FAIL(DDP_ERR_USAGE, "%lld shards on each of %d ranks are too many",
-                        (long long)shards, world);
-    r->node_count = ddp_sum_nodes(shards * world, rank * shards, (rank + 1) * shards, r->nodes);
-    for (int i = 0; i < r->node_count; i++) {
-        r->nodes[i].lo -= rank * shards;
-        r->nodes[i].hi -= rank * shards;
-    }
-    r->parts = ddp_sum_parts(shards * world, world);
-    return DDP_OK;
-}
-
 static ddp_status alloc_all(ddp_reducer *r)
 {
     const double mib = 1024.0 * 1024.0;
     const ddpi_bucket_cut cut = {r->opts.first_bucket_mb * mib, r->opts.bucket_cap_mb * mib,
                                  r->opts.cuts, r->opts.cut_count, r->lane ? 1 : DDPI_BUCKET_BLOCKS};
     DDP_TRY(ddpi_bucket_plan_make(r->table, &cut, &r->plan));
-    DDP_TRY(find_nodes(r));
+    if (r->opts.exact && r->opts.hook != NULL && r->opts.hook != ddp_hook_plain())
+        return DDP_FAIL(DDP_ERR_USAGE, "exact sums need gradients that travel as f32");
     DDP_TRY(DDP_ALLOC(r->buckets, (size_t)r->plan.count));
     DDP_TRY(follow_stream(r));
-    return alloc_levels(r);
+    return ddpi_partials_open(&r->partials, r->device, r->comm, r->opts.exact);
+}
+
+static ddp_status open_hook(ddp_reducer *r)
+{
+    const ddpi_hook_env env = {.device = r->device,
+                               .comm = r->comm,
+                               .table = r->table,
+                               .plan = &r->plan,
+                               .grads = r->grads,
+                               .opts = r->opts.hook_opts};
+    return ddpi_hook_open(r->opts.hook != NULL ? r->opts.hook : ddp_hook_plain(), &env, &r->hook);
 }
 
 ddp_status ddp_reducer_create(const ddp_reducer_opts *opts, ddp_param_table *table,
@@ -504,7 +436,7 @@ ddp_status ddp_reducer_create(const ddp_reducer_opts *opts, ddp_param_table *tab
         r->comm = comm;
         r->lane = ddp_comm_has_lane(comm);
         r->length = ddp_param_table_length(table);
-        r->count = 1;
+        r->partials = (ddpi_partials){.shards = opts->shards, .length = r->length};
         st = alloc_all(r);
     }
     st = ddp_comm_agree(comm, st, "set up buckets");
@@ -514,12 +446,11 @@ ddp_status ddp_reducer_create(const ddp_reducer_opts *opts, ddp_param_table *tab
     DDP_TRY_GOTO(st, ddp_comm_mem_alloc(comm, r->length * sizeof(float), &memory), err);
     r->params = memory;
     DDP_TRY_GOTO(
-        st, ddp_comm_mem_alloc(comm, (size_t)r->parts * r->length * sizeof(float), &memory), err);
+        st,
+        ddp_comm_mem_alloc(comm, (size_t)r->partials.parts * r->length * sizeof(float), &memory),
+        err);
     r->grads = memory;
-    if (opts->grad_dtype == DDP_BF16) {
-        DDP_TRY_GOTO(st, ddp_comm_mem_alloc(comm, r->length * sizeof(uint16_t), &memory), err);
-        r->packed = memory;
-    }
+    DDP_TRY_GOTO(st, open_hook(r), err);
     ddp_param_table_on_ready(table, on_param_ready, r);
     *reducer_out = r;
     return DDP_OK;
@@ -533,11 +464,10 @@ void ddp_reducer_destroy(ddp_reducer *r)
     if (r == NULL)
         return;
     ddp_param_table_on_ready(r->table, NULL, NULL);
-    ddp_comm_mem_free(r->comm, r->packed);
+    ddpi_hook_close(r->hook);
     ddp_comm_mem_free(r->comm, r->grads);
     ddp_comm_mem_free(r->comm, r->params);
-    for (int i = 0; i < r->level_count; i++)
-        ddp_device_free(r->device, r->levels[i], r->length * sizeof(float));
+    ddpi_partials_close(&r->partials);
     ddp_marks_destroy(r->marks);
     ddp_event_destroy(r->reached);
     ddpi_bucket_plan_free(&r->plan);
@@ -552,7 +482,7 @@ float *ddp_reducer_params(ddp_reducer *r)
 
 float *ddp_reducer_grads(ddp_reducer *r)
 {
-    return r->target != NULL ? r->target : r->grads;
+    return r->partials.target != NULL ? r->partials.target : r->grads;
 }
 
 float *ddp_reducer_sums(ddp_reducer *r)
@@ -563,7 +493,12 @@ float *ddp_reducer_sums(ddp_reducer *r)
 void ddp_reducer_set_count(ddp_reducer *r, int64_t count)
 {
     DDP_ASSERT(count >= 1);
-    r->count = (double)count;
+    r->hook->count = (double)count;
+}
+
+void ddp_reducer_set_steps(ddp_reducer *r, int64_t steps)
+{
+    ddpi_hook_set_steps(r->hook, steps);
 }
 
 void ddp_reducer_on_update(ddp_reducer *r, ddp_reducer_update_fn fn, void *arg)

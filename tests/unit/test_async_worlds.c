@@ -36,7 +36,7 @@ static void one_rank_gets_the_cpus_bits(void **state)
     job.tests = 2 * DDP_EVAL_BLOCK + 5;
     job.model = &world_norms;
     check_same("norms", &job, 0);
-    job.bf16_grads = true;
+    job.hook = ddp_hook_bf16();
     check_same("gradients in bf16", &job, 0);
 }
 
@@ -48,9 +48,9 @@ static void every_world_size_gives_the_cpus_curve(void **state)
     for (job.world = 2; job.world <= 3; job.world++)
         check_same("norms", &job, 1e-5);
     job.world = 2;
-    job.bf16_grads = true;
+    job.hook = ddp_hook_bf16();
     check_same("gradients in bf16", &job, 3e-2);
-    job.bf16_grads = false;
+    job.hook = NULL;
     job.shards = 2;
     job.sync_norms = true;
     check_same("synchronised norms", &job, 1e-5);

@@ -185,7 +185,7 @@ static ddp_status check_values(const job *j, int world, ddp_reducer *r,
             for (int s = j->gather ? steps - 1 : 0; s < steps; s++)
                 want += (j->gather ? 1 : -1) * expected_sum(j, world, s, e);
             /* bf16 rounds each rank's sum, and each join, by 2^-9; no gradient is above 1000. */
-            const bool halved = j->opts.grad_dtype == DDP_BF16;
+            const bool halved = j->opts.hook == ddp_hook_bf16();
             const double room = halved ? steps * world * 1000.0 * 0x1p-8 : 0;
             if (!(fabs(got[e] - (halved ? want : (float)want)) <= room))
                 return DDP_FAIL(DDP_ERR_INTERNAL, "element %zu: got %g, want %g", e, got[e], want);
@@ -396,7 +396,7 @@ static ddp_status bf16_rank(ddp_comm *comm, void *arg)
     ddp_reducer_opts opts = DDP_REDUCER_OPTS_DEFAULTS;
     (void)arg;
     opts.exact = true;
-    opts.grad_dtype = DDP_BF16;
+    opts.hook = ddp_hook_bf16();
     DDP_TRY(open_cpu(&device));
     DDP_TRY(make_table(device, &table));
     CHECK_FAILS(ddp_reducer_create(&opts, table, device, comm, &r), DDP_ERR_USAGE, "as f32");
@@ -427,7 +427,7 @@ static void gradients_may_travel_in_bf16(void **state)
                 j.opts.first_bucket_mb = 200.0 / (1 << 20);
                 j.opts.bucket_cap_mb = 4000.0 / (1 << 20);
                 j.opts.shards = 1 + (variant & 1);
-                j.opts.grad_dtype = DDP_BF16;
+                j.opts.hook = ddp_hook_bf16();
                 j.gather = variant & 2;
                 CHECK_OK(run_ranks(&comm, world, run_rank, &j));
             }
@@ -444,7 +444,7 @@ static ddp_status round_one(ddp_comm *comm, void *arg)
     DDP_TRY(open_cpu(&device));
     DDP_TRY(make_table(device, &table));
     ddp_reducer_opts opts = DDP_REDUCER_OPTS_DEFAULTS;
-    opts.grad_dtype = DDP_BF16;
+    opts.hook = ddp_hook_bf16();
     DDP_TRY(ddp_reducer_create(&opts, table, device, comm, &r));
     ddp_reducer_set_count(r, 4);
     DDP_TRY(ddp_reducer_begin(r, 0));
