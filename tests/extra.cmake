@@ -62,6 +62,7 @@ train_test(inject 300 inject)
 train_test(restarts 300 restarts)
 train_test(run_dir 60 run_dir)
 train_test(bench_allreduce 120 bench_allreduce)
+train_test(bench_scaling 200 bench_scaling)
 
 # cluster_test(NAME SECONDS SCRIPT ARGUMENT...): over hosts made of network namespaces; a part of run.sh of its own.
 function(cluster_test name seconds script)

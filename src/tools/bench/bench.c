@@ -18,6 +18,8 @@ typedef struct command {
 static const command commands[] = {
     {"allreduce", "time of an allreduce by size, algorithm and type; started by mpirun",
      ddpi_bench_allreduce},
+    {"scaling", "efficiency of training on more and more ranks, and where the rest goes",
+     ddpi_bench_scaling},
     {0},
 };
 

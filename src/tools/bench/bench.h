@@ -16,6 +16,9 @@ typedef struct ddpi_bench_call {
 /* Under mpirun. */
 DDP_INNER ddp_status ddpi_bench_allreduce(const ddpi_bench_call *call);
 
+/* Plain processes, which start ddp_train. */
+DDP_INNER ddp_status ddpi_bench_scaling(const ddpi_bench_call *call);
+
 /* Local. Runs a whole command line and returns the exit status: 0, 1 failed, 2 usage. */
 int ddpi_bench_main(int argc, char **argv, char **envp);
 

@@ -33,7 +33,7 @@ static void write_script(FILE *file, const ddpi_bench_plot *plot)
             "set terminal svg size 900,560 font 'sans-serif,13' background rgb 'white' noenhanced\n"
             "set output '%s.svg'\n"
             "set title \"%s\"\nset xlabel \"%s\"\nset ylabel \"%s\"\n"
-            "set grid\nset key outside bottom center horizontal\n%s",
+            "set grid\nset key outside right top vertical\n%s",
             plot->name, plot->title, plot->x, plot->y, plot->setup != NULL ? plot->setup : "");
     for (int i = 0; i < plot->series_count; i++)
         write_series(file, &plot->series[i], i);
