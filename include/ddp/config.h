@@ -69,7 +69,7 @@ typedef struct ddp_run_opts {
         mpi_device_buffers;
     double lr_base_batch, val_split, comm_timeout, mixup, checkpoint_minutes;
     bool drop_last, eval_only, init_partial, quiet, sync_bn, share_device, exact, verify_grad;
-    bool checkpoint_at_end, keep_best;
+    bool checkpoint_at_end, keep_best, doctor;
 } ddp_run_opts;
 
 /* --normalize in numbers: per channel, or one value for all. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,6 +15,12 @@
 #include "ddp/memory.h"
 #include "ddp/stop.h"
 #include "ddp/thread.h"
+#include "doctor/doctor.h"
+
+/* Of MPI, with --doctor. */
+#define START_LIMIT_S 20.0
+/* More than any run needs; what walks over all that are allowed would take long. */
+#define FILES_LIMIT ((rlim_t)65536)
 
 /* ---- the launcher, as far as the environment tells ---- */
 
@@ -106,8 +113,21 @@ static int run_loopback(ddpi_app *app)
     return ddp_status_exit_code(ddpi_loopback_run(app, &opts, world));
 }
 
+/* MPI's start has no limit of its own, and is what fails most. One process of a host has the word.
+ */
+static ddp_status watch_start(const ddpi_app *app, ddpi_doctor_watch **watch)
+{
+    static const char *const locals[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                         "SLURM_LOCALID", NULL};
+
+    if (app->early != DDP_OK || !app->config->run.doctor)
+        return DDP_OK;
+    return ddpi_doctor_watch_start(START_LIMIT_S, first_number(app->envp, locals) <= 0, watch);
+}
+
 static int run_mpi(ddpi_app *app)
 {
+    ddpi_doctor_watch *watch = NULL;
     static const ddp_comm_opts defaults = DDP_COMM_OPTS_DEFAULTS;
     ddp_comm_opts opts = app->early == DDP_OK ? app->config->comm : defaults;
     char message[sizeof app->early_message];
@@ -115,7 +135,10 @@ static int run_mpi(ddpi_app *app)
 
     opts.exit_on_failure = true;
     keep_message(app);
-    ddp_status st = ddp_comm_mpi_open(&opts, &app->argc, &app->argv, &comm);
+    ddp_status st = watch_start(app, &watch);
+    if (st == DDP_OK)
+        st = ddp_comm_mpi_open(&opts, &app->argc, &app->argv, &comm);
+    ddpi_doctor_watch_stop(watch);
     if (st != DDP_OK)
         return leave_with_cause(app, st);
     if (app->early == DDP_OK) {
@@ -176,11 +199,34 @@ static int parse_and_run(ddpi_app *app)
     return run(app);
 }
 
+/* The soft limit is for programs that use select(); connections to many ranks need more. */
+static void allow_files(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= FILES_LIMIT)
+        return;
+    limit.rlim_cur = limit.rlim_max < FILES_LIMIT ? limit.rlim_max : FILES_LIMIT;
+    (void)!setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* Before any library has a thread. */
+static void note_start(ddpi_app *app)
+{
+    cpu_set_t cores;
+
+    app->start_ns = ddp_now_ns();
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0)
+        app->start_cores = CPU_COUNT(&cores);
+    allow_files();
+}
+
 int ddp_app_main(int argc, char **argv, const ddp_app_extras *extras)
 {
     ddpi_app app = {.argc = argc, .argv = argv, .envp = environ, .deadline_ns = DDP_NO_DEADLINE};
     ddpi_registry *registry;
 
+    note_start(&app);
     find_launcher(&app);
     ddp_status st = ddpi_registry_create(extras, &registry);
     if (st != DDP_OK)

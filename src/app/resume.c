@@ -166,6 +166,7 @@ bool ddpi_resume_stores(const char *name)
                                         "verify-resume",
                                         "on-mismatch",
                                         "replay",
+                                        "doctor",
                                         "inject"};
 
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)

@@ -32,7 +32,7 @@ static ddp_status check_options(ddpi_run *run)
 }
 
 /* Hosts may have been given different files or variables. */
-static ddp_status compare_options(ddpi_run *run)
+ddp_status ddpi_run_compare_options(ddpi_run *run)
 {
     char *text = NULL;
     ddp_status st = ddpi_run_agree(run, ddp_config_fingerprint(&run->config, &text), "options");
@@ -50,7 +50,7 @@ typedef struct stage {
 
 static const stage stages[] = {
     {"read options", check_options},
-    {"compare options", compare_options},
+    {"compare options", ddpi_run_compare_options},
     {"look at the checkpoint", ddpi_run_find_start},
     {"find the machine", ddpi_run_find_machine},
     {"open data", ddpi_run_open_data},
@@ -68,7 +68,7 @@ static const stage stages[] = {
 /* Of a run that only looks at what another has left. */
 static const stage replay_stages[] = {
     {"read options", check_options},
-    {"compare options", compare_options},
+    {"compare options", ddpi_run_compare_options},
     {"find the machine", ddpi_run_find_machine},
     {"replay", ddpi_run_replay},
 };
@@ -100,6 +100,10 @@ static ddp_status run_all(ddpi_run *run)
 {
     if (run->config.run.replay != NULL)
         return pass(run, replay_stages, sizeof replay_stages / sizeof replay_stages[0]);
+    if (run->config.run.doctor) {
+        DDP_TRY(ddpi_run_agree(run, check_options(run), "read options"));
+        return ddpi_run_doctor(run);
+    }
     DDP_TRY(set_up(run));
     if (ddpi_run_verifies(run)) {
         DDP_TRY(ddpi_run_verify(run));

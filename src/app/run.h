@@ -23,6 +23,8 @@ typedef struct ddpi_app {
     int launcher_rank; /* 0 if not launched */
     int launcher_size; /* 0: unknown */
     bool threads;      /* ranks are threads of this process */
+    int64_t start_ns;  /* when the process began, and how many cores it had then */
+    int start_cores;
     const ddpi_registry *registry;
     ddp_config *config;
     ddpi_resume *resume; /* NULL without --resume */
@@ -51,6 +53,7 @@ typedef enum ddpi_lane_choice {
 /* Where a rank computes (run_device.c). */
 typedef struct ddpi_run_place {
     const ddp_cuda_module *cuda; /* NULL: on the CPU, like all ranks */
+    int visible;                 /* GPUs, to this process, where it has looked for them */
     ddpi_cuda_identity gpu;
     ddpi_lane_choice lane;
 } ddpi_run_place;
@@ -155,6 +158,14 @@ DDP_INNER ddp_status ddpi_run_save_at(ddpi_run *run, const ddp_run_state *state,
                                       char path[PATH_MAX]);
 /* Local. Goes on from a checkpoint. */
 DDP_INNER ddp_status ddpi_run_load_at(ddpi_run *run, const char *path, ddp_run_state *state_out);
+/* Collective. All of a run with --doctor (run_doctor.c). */
+DDP_INNER ddp_status ddpi_run_doctor(ddpi_run *run);
+/* Collective. The options of all ranks are the same. */
+DDP_INNER ddp_status ddpi_run_compare_options(ddpi_run *run);
+/* Device, lane and model, without plans. */
+DDP_INNER ddp_status ddpi_run_create_model(ddpi_run *run);
+/* Local. Whether a new run may use the directory, as far as its files tell; makes nothing. */
+DDP_INNER ddp_status ddpi_run_check_dir(const ddpi_run *run);
 /* Whether the run proves something instead of training. */
 bool ddpi_run_verifies(const ddpi_run *run);
 /* Collective. Fills run->ranks with what the ranks are now. */

@@ -143,6 +143,7 @@ ddp_status ddpi_run_choose_device(ddpi_run *run)
     int visible = 0;
 
     DDP_TRY(look_for_cuda(run, &visible));
+    run->place.visible = visible;
     if (run->place.cuda == NULL && run->config.run.precision == DDP_PRECISION_FP16)
         return DDP_FAIL(DDP_ERR_USAGE,
                         "option --precision: found fp16 where ranks compute on CPUs, "

@@ -149,6 +149,14 @@ static ddp_status open_metrics(ddpi_run *run)
     return ddp_metrics_open(file, &run->metrics);
 }
 
+ddp_status ddpi_run_check_dir(const ddpi_run *run)
+{
+    const char *given = run->config.run.run_dir;
+
+    DDP_TRY(check_save_path(run->config.run.save_weights));
+    return given != NULL ? check_unused(run, given) : DDP_OK;
+}
+
 /* Rank 0. */
 static ddp_status make_dir(ddpi_run *run, char path[PATH_MAX])
 {

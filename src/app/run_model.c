@@ -73,7 +73,7 @@ static ddp_status freeze(ddpi_run *run)
     return ddp_param_table_freeze(ddp_model_params(run->net.model), patterns);
 }
 
-ddp_status ddpi_run_open_model(ddpi_run *run)
+ddp_status ddpi_run_create_model(ddpi_run *run)
 {
     const ddp_device_ops *ops =
         run->place.cuda != NULL ? run->place.cuda->device : ddp_device_cpu();
@@ -84,7 +84,12 @@ ddp_status ddpi_run_open_model(ddpi_run *run)
     run->config.device.choose_arg = run;
     DDP_TRY(ddp_device_open(ops, &run->config.device, &run->net.device));
     DDP_TRY(ddpi_run_attach_lane(run));
-    DDP_TRY(ddp_model_create(def, &run->config.model, run->net.device, &run->net.model));
+    return ddp_model_create(def, &run->config.model, run->net.device, &run->net.model);
+}
+
+ddp_status ddpi_run_open_model(ddpi_run *run)
+{
+    DDP_TRY(ddpi_run_create_model(run));
     if (run->config.run.eval_only || run->config.run.replay != NULL)
         return DDP_OK;
     DDP_TRY(plan_training(run));

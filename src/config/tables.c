@@ -129,6 +129,9 @@ static const ddp_option train_options[] = {
     {"verify-resume", DDP_OPT_INT, AT(run.verify_resume), 0, 1e9, NULL, "K",
      "Instead of training: make 2K steps, and once more with a checkpoint and a restart after K, "
      "and compare all bits"},
+    {"doctor", DDP_OPT_BOOL, AT(run.doctor), 0, 0, NULL, NULL,
+     "Instead of training: look at hosts, limits, files and variables of all ranks, measure the "
+     "messages between them, and tell what would make this run fail or slow"},
     {"verify-grad", DDP_OPT_BOOL, AT(run.verify_grad), 0, 0, NULL, NULL,
      "Instead of training: compare the gradient of each parameter with finite differences"},
     {0},

@@ -139,9 +139,9 @@ static ddp_status check_self_tests(const ddp_run_opts *run, const ddp_trainer_op
     if (run->verify_resume > 0 && run->resume != NULL && strcmp(run->resume, "none") != 0)
         return USAGE("option --verify-resume: found with --resume, expected a run of its own");
     const int modes = run->eval_only + (run->verify_world > 0) + (run->verify_resume > 0) +
-                      run->verify_grad + (run->replay != NULL);
+                      run->verify_grad + (run->replay != NULL) + run->doctor;
     if (modes > 1)
-        return USAGE("options --eval-only, --replay, --verify-world, --verify-resume and "
+        return USAGE("options --eval-only, --replay, --doctor, --verify-world, --verify-resume and "
                      "--verify-grad: found several, expected one of them");
     return DDP_OK;
 }

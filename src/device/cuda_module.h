@@ -17,7 +17,7 @@ extern "C" {
 #define DDPI_CUDA_MODULE_SYMBOL "ddp_cuda_module_get"
 
 /* Grows with every change of this table or of anything else that both sides must agree on. */
-enum { DDPI_CUDA_MODULE_VERSION = 2, DDPI_CUDA_UUID_BYTES = 40, DDPI_CUDA_PCI_BYTES = 32 };
+enum { DDPI_CUDA_MODULE_VERSION = 3, DDPI_CUDA_UUID_BYTES = 40, DDPI_CUDA_PCI_BYTES = 32 };
 
 /* One GPU, as far as ranks compare it. */
 typedef struct ddpi_cuda_identity {
@@ -35,8 +35,13 @@ typedef struct ddp_cuda_module {
     ddp_status (*probe)(int *count_out);
     /* Local. index is less than probe's count. Does not make a context on the GPU. */
     ddp_status (*identify)(int index, ddpi_cuda_identity *identity_out);
+    /* Local. Versions of driver, runtime and NCCL, and where NCCL was loaded from; what does not
+     * answer is left out. */
+    void (*versions)(char *text, size_t text_bytes);
 } ddp_cuda_module;
 
+/* "NCCL 2.21.5 (/usr/lib/libnccl.so.2)", from comm/nccl in the module. */
+void ddpi_nccl_version(char *text, size_t text_bytes);
 /* The lane over NCCL, which comm/nccl defines in the module. */
 const struct ddp_lane_ops *ddpi_lane_nccl(void);
 

@@ -3,6 +3,7 @@
  * The ranks first compare what they are about to use over the host communicator, since the library
  * itself hangs or crashes where its versions differ. Then rank 0's unique id goes to all. Rank's
  * thread only, except abort. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,6 +34,21 @@ static ddp_status write_versions(char *text, size_t bytes)
     DDPI_CUDA_TRY(cudaDriverGetVersion(&driver));
     snprintf(text, bytes, "nccl=%d\ncuda_runtime=%d\ncuda_driver=%d\n", nccl, runtime, driver);
     return DDP_OK;
+}
+
+void ddpi_nccl_version(char *text, size_t text_bytes)
+{
+    ncclResult_t (*const get)(int *version) = ncclGetVersion;
+    void *symbol;
+    Dl_info info;
+    int version = 0;
+
+    memcpy(&symbol, &get, sizeof symbol);
+    const char *from = dladdr(symbol, &info) != 0 && info.dli_fname ? info.dli_fname : "?";
+    if (get(&version) != ncclSuccess)
+        version = 0;
+    snprintf(text, text_bytes, "NCCL %d.%d.%d (%.90s)", version / 10000, version / 100 % 100,
+             version % 100, from);
 }
 
 static ddp_status compare_versions(ddp_comm *comm)

@@ -59,6 +59,21 @@ static ddp_status identify(int index, ddpi_cuda_identity *identity_out)
     return DDP_OK;
 }
 
+static void versions(char *text, size_t text_bytes)
+{
+    char driver_text[16] = "?", runtime_text[16] = "?", nccl[128];
+    int driver = 0, runtime = 0;
+
+    if (cudaDriverGetVersion(&driver) == cudaSuccess)
+        format_version(driver, driver_text);
+    if (cudaRuntimeGetVersion(&runtime) == cudaSuccess)
+        format_version(runtime, runtime_text);
+    (void)cudaGetLastError();
+    ddpi_nccl_version(nccl, sizeof nccl);
+    snprintf(text, text_bytes, "driver for CUDA %s, runtime %s, %s", driver_text, runtime_text,
+             nccl);
+}
+
 DDP_API const ddp_cuda_module *ddp_cuda_module_get(void);
 
 const ddp_cuda_module *ddp_cuda_module_get(void)
@@ -67,6 +82,7 @@ const ddp_cuda_module *ddp_cuda_module_get(void)
                                            .device = &ddpi_device_cuda,
                                            .lane = ddpi_lane_nccl,
                                            .probe = ddpi_cuda_probe,
-                                           .identify = identify};
+                                           .identify = identify,
+                                           .versions = versions};
     return &module;
 }
