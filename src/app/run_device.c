@@ -203,7 +203,7 @@ ddp_status ddpi_run_log_places(const ddpi_run *run)
 {
     char *text;
 
-    if (run->rank != 0)
+    if (run->rank != 0 || run->config.run.doctor) /* whose own table says more */
         return DDP_OK;
     DDP_TRY(ddpi_place_table(run->ranks, run->world, &text));
     if (run->place.cuda != NULL)

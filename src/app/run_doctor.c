@@ -79,6 +79,7 @@ static void do_without_device(ddpi_run *run)
 {
     run->place.cuda = NULL;
     run->place.lane = DDPI_LANE_NONE;
+    run->place.visible = 0;
 }
 
 /* ---- what the run needs ---- */
@@ -164,6 +165,23 @@ static void fill_gpu(const ddpi_run *run, ddpi_doctor_gpu *gpu, char *versions, 
 
 /* ---- the visit ---- */
 
+/* Whether there is a model in the end. Ranks with different options would not do the same. */
+static bool pass_stages(ddpi_run *run, ddpi_findings *findings, ddp_status *st)
+{
+    if (!attempt_stage(run, &by_options, findings, st)) {
+        do_without_device(run);
+        return false;
+    }
+    attempt_stage(run, &by_checkpoint, findings, st);
+    const bool machine = attempt_stage(run, &by_machine, findings, st);
+    if (!machine)
+        do_without_device(run);
+    const bool data = attempt_stage(run, &by_data, findings, st);
+    const bool model = machine && data && attempt_stage(run, &by_model, findings, st);
+    attempt_stage(run, &by_dir, findings, st);
+    return model;
+}
+
 static ddp_status visit(ddpi_run *run, ddpi_findings *findings, int *fails)
 {
     char versions[DDPI_DOCTOR_VERSION_BYTES];
@@ -174,14 +192,7 @@ static ddp_status visit(ddpi_run *run, ddpi_findings *findings, int *fails)
     ddp_status st = DDP_OK;
 
     ddp_comm_set_timeout(run->comm, WORK_LIMIT_MS);
-    attempt_stage(run, &by_options, findings, &st);
-    attempt_stage(run, &by_checkpoint, findings, &st);
-    const bool machine = attempt_stage(run, &by_machine, findings, &st);
-    if (!machine)
-        do_without_device(run);
-    const bool data = attempt_stage(run, &by_data, findings, &st);
-    const bool model = machine && data && attempt_stage(run, &by_model, findings, &st);
-    attempt_stage(run, &by_dir, findings, &st);
+    const bool model = pass_stages(run, findings, &st);
     DDP_TRY(st);
     fill_needs(run, &input.needs);
     if (model)

@@ -189,13 +189,17 @@ static void put_head(page *p, const ddpi_doctor_case *c)
 
     put(p, "doctor: %d rank%s on %d host%s, %.1f s to start\n", c->world, c->world == 1 ? "" : "s",
         hosts, hosts == 1 ? "" : "s", c->ranks[0].launch.start_s);
-    put(p, "  ddp_train %s; %s; %s%s%s\n", DDP_VERSION, c->ranks[0].mpi, c->ranks[0].device,
-        c->ranks[0].cuda[0] != '\0' ? "; " : "", c->ranks[0].cuda);
+    const ddpi_doctor_record *first = &c->ranks[0];
+    put(p, "  ddp_train %s; %s; %s%s%s\n", DDP_VERSION, first->mpi,
+        first->device[0] != '\0' ? first->device : first->cpu.model,
+        first->cuda[0] != '\0' ? "; " : "", first->cuda);
     if (c->needs.parameters > 0)
-        put(p, "  %s: %zu parameters; a rank needs about %s of memory, %s of it in /dev/shm\n",
-            c->needs.model, c->needs.parameters,
+        put(p, "  %s: %zu parameters", c->needs.model, c->needs.parameters);
+    if (c->needs.memory_bytes > 0)
+        put(p, "; a rank needs about %s of memory, %s of it in /dev/shm",
             ddpi_about_bytes((double)c->needs.memory_bytes, a, sizeof a),
             ddpi_about_bytes((double)c->needs.shared_bytes, b, sizeof b));
+    put(p, "%s", c->needs.parameters > 0 ? "\n" : "");
     put(p, "\n");
 }
 

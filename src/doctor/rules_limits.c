@@ -5,7 +5,7 @@
 
 #include "doctor/findings.h"
 
-enum { TEXT_BYTES = 160, SPARE_FILES = 16, THREADS_BESIDE = 8 };
+enum { TEXT_BYTES = 160, SPARE_FILES = 4, FEW_FILES = 1024, THREADS_BESIDE = 8 };
 #define MIB            ((int64_t)1 << 20)
 #define MEMLOCK_BYTES  (64 * MIB)
 #define NCCL_SHM_BYTES (16 * MIB) /* of each rank, at least */
@@ -15,8 +15,18 @@ static const char *bytes_of(double bytes, char text[TEXT_BYTES])
     return ddpi_about_bytes(bytes, text, TEXT_BYTES);
 }
 
-/* Connections to ranks elsewhere, a log and a file or two for checkpoints come on top of what is
- * open by now. */
+/* Of several ranks of a host with one limit, the first has the word. */
+static bool was_told(const ddpi_doctor_case *c, int r)
+{
+    for (int k = 0; k < r; k++)
+        if (strcmp(c->ranks[k].host, c->ranks[r].host) == 0 &&
+            c->ranks[k].limits.files_hard == c->ranks[r].limits.files_hard)
+            return true;
+    return false;
+}
+
+/* Connections to ranks elsewhere, a log and files of a checkpoint come on top of what is open by
+ * now. */
 static void check_files(const ddpi_doctor_case *c, int r, ddpi_findings *out)
 {
     const ddpi_doctor_limits *limits = &c->ranks[r].limits;
@@ -24,15 +34,22 @@ static void check_files(const ddpi_doctor_case *c, int r, ddpi_findings *out)
     const int64_t need = limits->files_open + SPARE_FILES + 2 * (int64_t)elsewhere;
     char remedy[TEXT_BYTES];
 
-    if (limits->files_hard <= 0 || limits->files_hard >= need)
+    if (limits->files_hard <= 0 || limits->files_hard >= FEW_FILES || was_told(c, r))
         return;
     snprintf(remedy, sizeof remedy,
-             "raise the hard limit there (ulimit -Hn %lld, or LimitNOFILE of "
-             "the service that starts ranks)",
-             (long long)need);
-    ddpi_findings_add(out, DDPI_FINDING_FAILS, remedy,
-                      "rank %d on %s may open %lld files and needs about %lld", r, c->ranks[r].host,
-                      (long long)limits->files_hard, (long long)need);
+             "raise the hard limit there (ulimit -Hn %d, or LimitNOFILE of the service that starts "
+             "ranks)",
+             FEW_FILES);
+    if (limits->files_hard < need)
+        ddpi_findings_add(out, DDPI_FINDING_FAILS, remedy,
+                          "rank %d on %s may open %lld files and needs about %lld", r,
+                          c->ranks[r].host, (long long)limits->files_hard, (long long)need);
+    else
+        ddpi_findings_add(out, DDPI_FINDING_NOTE, remedy,
+                          "rank %d on %s may open %lld files, and has %lld open: more ranks need "
+                          "more connections",
+                          r, c->ranks[r].host, (long long)limits->files_hard,
+                          (long long)limits->files_open);
 }
 
 static void check_threads(const ddpi_doctor_case *c, int r, ddpi_findings *out)

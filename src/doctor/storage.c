@@ -25,6 +25,7 @@ enum { MARK_BYTES = 48 };
 /* One rank's questions; lives on where they are not answered. */
 typedef struct questions {
     char run_dir[PATH_MAX], data_dir[PATH_MAX];
+    char folder[PATH_MAX]; /* on the way to run_dir */
     char mark[MARK_BYTES]; /* rank 0's file; "": it could not make one */
     bool makes;            /* this is rank 0, which makes it */
     ddpi_doctor_storage answer;
@@ -49,34 +50,34 @@ static void find_folder(const char *path, char folder[PATH_MAX])
     }
 }
 
-static bool in_folder(char path[PATH_MAX], const char *run_dir, const char *name)
+static bool in_folder(char path[PATH_MAX], const char *folder, const char *name)
 {
-    char folder[PATH_MAX];
-
-    find_folder(run_dir, folder);
     const int n = snprintf(path, PATH_MAX, "%s/%s", folder, name);
+
     return n > 0 && n < PATH_MAX;
 }
 
-static void make_file(const char *path, ddpi_doctor_storage *answer)
+/* False: *answer has the cause. */
+static bool make_file(const char *folder, const char *name, ddpi_doctor_storage *answer)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    char path[PATH_MAX];
+    const bool fits = in_folder(path, folder, name);
+    const int fd = fits ? open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
 
     if (fd < 0)
-        snprintf(answer->run_error, sizeof answer->run_error, "create %.110s: %s", path,
-                 strerror(errno));
+        snprintf(answer->run_error, sizeof answer->run_error, "create a file in %.90s: %s", folder,
+                 fits ? strerror(errno) : "the path is too long");
     else
         close(fd);
+    return fd >= 0;
 }
 
 static void ask_first(void *arg)
 {
     questions *q = arg;
-    char path[PATH_MAX];
 
-    if (in_folder(path, q->run_dir, q->mark))
-        make_file(path, &q->answer);
-    if (q->answer.run_error[0] != '\0')
+    find_folder(q->run_dir, q->folder);
+    if (!make_file(q->folder, q->mark, &q->answer))
         q->mark[0] = '\0';
 }
 
@@ -87,7 +88,7 @@ static void look_for_mark(questions *q)
     for (int i = 0; i < LOOKS && q->mark[0] != '\0' && !q->answer.run_shared; i++) {
         if (i > 0)
             ddp_sleep_ns(LOOK_AGAIN_NS);
-        q->answer.run_shared = in_folder(path, q->run_dir, q->mark) && access(path, F_OK) == 0;
+        q->answer.run_shared = in_folder(path, q->folder, q->mark) && access(path, F_OK) == 0;
     }
 }
 
@@ -107,14 +108,14 @@ static void ask(void *arg)
 
     look_at_data(q);
     if (!q->makes) {
+        find_folder(q->run_dir, q->folder);
         look_for_mark(q);
         snprintf(own, sizeof own, "%s-%d", q->mark, (int)getpid());
-        if (q->mark[0] != '\0' && in_folder(path, q->run_dir, own)) {
-            make_file(path, &q->answer);
+        if (q->mark[0] != '\0' && make_file(q->folder, own, &q->answer) &&
+            in_folder(path, q->folder, own))
             (void)unlink(path);
-        }
     }
-    if (in_folder(path, q->run_dir, ".") && statvfs(path, &fs) == 0)
+    if (statvfs(q->folder, &fs) == 0)
         q->answer.run_free = (int64_t)(fs.f_bavail * fs.f_frsize);
 }
 
@@ -123,7 +124,7 @@ static void remove_mark(void *arg)
     const questions *q = arg;
     char path[PATH_MAX];
 
-    if (in_folder(path, q->run_dir, q->mark))
+    if (in_folder(path, q->folder, q->mark))
         (void)unlink(path);
 }
 
