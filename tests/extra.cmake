@@ -61,6 +61,7 @@ train_test(death 300 ../long/death 1 30 "2 4")
 train_test(inject 300 inject)
 train_test(restarts 300 restarts)
 train_test(run_dir 60 run_dir)
+train_test(doctor 300 doctor)
 train_test(bench_allreduce 120 bench_allreduce)
 train_test(bench_scaling 200 bench_scaling)
 

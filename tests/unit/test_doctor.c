@@ -15,9 +15,13 @@ static void finds_directories_that_cannot_be_used(void **state)
 {
     (void)state;
     made *m = make();
+    snprintf(m->ranks[2].storage.data_error, 64, "/data: No such file or directory");
     snprintf(m->ranks[3].storage.data_error, 64, "/data: No such file or directory");
-    check_finds(m, DDPI_FINDING_FAILS, "rank 3 on host1 cannot read the data: /data: No such",
+    check_finds(m, DDPI_FINDING_FAILS, "rank 2 on host1 cannot read the data: /data: No such",
                 "--data-dir");
+    m = make();
+    snprintf(m->ranks[3].storage.data_error, 64, "/data: Permission denied");
+    check_finds(m, DDPI_FINDING_NOTE, "rank 3 on host1 cannot read the data", "--data-dir");
     m = make();
     snprintf(m->ranks[1].storage.run_error, 64, "create runs/x: Permission denied");
     m->ranks[1].storage.run_shared = false;
@@ -54,12 +58,13 @@ static void finds_low_limits(void **state)
 {
     (void)state;
     made *m = make();
-    m->ranks[2].limits.files_hard = 30 + 16 + 2 * 2 - 1;
-    check_finds(m, DDPI_FINDING_FAILS, "rank 2 on host1 may open 49 files and needs about 50",
-                "ulimit -Hn 50");
+    m->ranks[2].limits.files_hard = 30 + 4 + 2 * 2 - 1;
+    check_finds(m, DDPI_FINDING_FAILS, "rank 2 on host1 may open 37 files and needs about 38",
+                "ulimit -Hn 1024");
     m = make();
-    m->ranks[2].limits.files_hard = 50;
-    check_silent(m);
+    m->ranks[2].limits.files_hard = m->ranks[3].limits.files_hard = 38;
+    check_finds(m, DDPI_FINDING_NOTE, "rank 2 on host1 may open 38 files, and has 30 open",
+                "ulimit -Hn 1024");
     m = make();
     m->ranks[0].limits.processes = 2 * (CORES / 2 + 8) - 1;
     check_finds(m, DDPI_FINDING_FAILS, "may start 23 more threads", "pids");
