@@ -12,6 +12,7 @@
 #define DDP_COMM_H
 
 #include "ddp/comm_device.h"
+#include "ddp/spans.h"
 #include "ddp/work.h"
 
 #ifdef __cplusplus
@@ -126,6 +127,9 @@ DDP_CALL ddp_status ddp_work_poll(ddp_work *work, bool *done_out);
 /* Waits politely (spins shortly, then yields, then sleeps) until the work is done; returns its
  * status. */
 DDP_CALL ddp_status ddp_work_wait(ddp_work *work);
+
+/* Local. How long the work took, now that it is done; the calling thread keeps it as a span. */
+DDP_API int64_t ddp_work_span(const ddp_work *work, ddp_span_kind kind);
 
 /* Local. The deadline of works that are submitted from now on; 0: none. */
 DDP_API void ddp_comm_set_timeout(ddp_comm *comm, int64_t timeout_ms);

@@ -62,6 +62,8 @@ DDP_API bool ddp_spans_joined(void);
  * below 0 is the rank's current one. */
 DDP_API void ddp_spans_add(ddp_span_kind kind, int32_t id, int64_t step, int64_t begin_ns,
                            int64_t end_ns, int64_t bytes);
+/* The same for one that ends now, in the current step; returns how long it was. */
+DDP_API int64_t ddp_spans_end(ddp_span_kind kind, int32_t id, int64_t begin_ns);
 /* Of the rank of the calling thread: the step that begins. */
 DDP_API void ddp_spans_set_step(int64_t step);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ddp/memory.h"
+#include "ddp/spans.h"
 #include "ddp/thread.h"
 
 /* A launcher kills all ranks as soon as it sees one leave; this long the others have for seeing the
@@ -142,6 +143,7 @@ static void enter_rank(ddpi_run *run)
                         .world = run->world,
                         .host = ddp_comm_host(run->comm),
                         .log = run->log,
+                        .spans = run->spans,
                         .on_fatal = on_fatal,
                         .on_fatal_arg = run};
 
@@ -204,9 +206,12 @@ ddp_status ddpi_run_rank(const ddpi_app *app, ddp_comm *comm, char *message, siz
     run->rank = ddp_comm_rank(comm);
     run->world = ddp_comm_world(comm);
     st = open_log(run);
+    if (st == DDP_OK)
+        st = ddp_spans_create(&run->spans);
     if (st != DDP_OK)
         ddp_fatal("%s", ddp_status_message());
     enter_rank(run);
+    ddp_spans_join("main", DDP_SPANS_MAIN);
     ddp_comm_on_failure(comm, on_fatal, run);
     ddp_limits limits;
     ddp_limits_init(&limits, &run->config.trainer.limits);
@@ -218,7 +223,9 @@ ddp_status ddpi_run_rank(const ddpi_app *app, ddp_comm *comm, char *message, siz
         report(run, st, message);
     close_run(run);
     ddp_comm_close(comm);
+    ddp_spans_leave();
     ddp_rank_ctx_set(NULL);
+    ddp_spans_destroy(run->spans);
     ddp_log_destroy(run->log);
     ddp_free(run);
     return st;

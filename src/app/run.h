@@ -98,7 +98,8 @@ typedef struct ddpi_run {
     ddp_comm *comm;
     int rank, world;
     ddp_log *log;
-    bool agreed; /* a failure that all ranks have agreed on */
+    ddp_spans *spans; /* what the rank's threads do */
+    bool agreed;      /* a failure that all ranks have agreed on */
     ddpi_rank_info *ranks;
     ddpi_run_place place;
     char dir[PATH_MAX];   /* "" until it exists */

@@ -18,6 +18,7 @@
 #include "ddp/fs.h"
 #include "ddp/log.h"
 #include "ddp/memory.h"
+#include "ddp/spans.h"
 #include "ddp/thread.h"
 
 #define POLL_NS INT64_C(5000000)
@@ -98,6 +99,7 @@ static ddp_status commit(const ddp_ckpt *c)
 static void *thread_main(void *arg)
 {
     ddp_ckpt *c = arg;
+    ddp_spans_join("checkpoint", DDP_SPANS_WORKER);
     ddp_monitor_lock(&c->monitor);
     while (c->job != JOB_LEAVE) {
         const job_kind job = c->job;
@@ -109,6 +111,7 @@ static void *thread_main(void *arg)
         const int64_t start = ddp_now_ns();
         const ddp_status st = job == JOB_WRITE ? write_files(c) : commit(c);
         const int64_t taken = ddp_now_ns() - start;
+        ddp_spans_add(DDP_SPAN_WRITE, 0, c->step, start, start + taken, 0);
         ddp_monitor_lock(&c->monitor);
         c->write_ns += taken;
         c->outcome = st;
@@ -119,6 +122,7 @@ static void *thread_main(void *arg)
         ddp_monitor_wake_all(&c->monitor);
     }
     ddp_monitor_unlock(&c->monitor);
+    ddp_spans_leave();
     return NULL;
 }
 

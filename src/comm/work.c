@@ -158,11 +158,26 @@ static void wait_lane(ddp_comm *comm, ddp_work *work)
 
 ddp_status ddp_work_wait(ddp_work *work)
 {
-    if (!is_done(work) && work->stage == DDPI_ROUTE_SHM)
+    if (is_done(work))
+        return result(work);
+    const int64_t begin_ns = ddp_now_ns();
+    if (work->stage == DDPI_ROUTE_SHM)
         wait_shm(work->comm, work);
-    else if (!is_done(work) && work->stage == DDPI_ROUTE_LANE)
+    else if (work->stage == DDPI_ROUTE_LANE)
         wait_lane(work->comm, work);
-    else if (!is_done(work))
+    else
         wait_engine(work->comm, work);
+    ddp_spans_end(DDP_SPAN_WAIT, work->coll.bucket, begin_ns);
     return result(work);
+}
+
+int64_t ddp_work_span(const ddp_work *work, ddp_span_kind kind)
+{
+    const ddp_coll *coll = &work->coll;
+
+    /* One that had nothing to do is no more than a look at the clock. */
+    if (work->end_ns > work->start_ns)
+        ddp_spans_add(kind, coll->bucket, -1, work->start_ns, work->end_ns,
+                      (int64_t)(coll->count * ddp_dtype_bytes(coll->dtype)));
+    return work->end_ns - work->start_ns;
 }

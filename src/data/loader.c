@@ -25,6 +25,7 @@
 #include <stdio.h>
 
 #include "ddp/memory.h"
+#include "ddp/spans.h"
 #include "ddp/thread.h"
 
 #define NO_TICKET     (-1)
@@ -157,6 +158,7 @@ static void prepare(ddp_loader *loader, int64_t number, slot *dst)
 {
     const ddp_loader_opts *opts = &loader->opts;
     int64_t step = number / opts->shard_count, first;
+    const int64_t begin_ns = ddp_now_ns();
     ddp_batch *batch = &dst->batch;
     batch->epoch = step / loader->steps;
     batch->step = step % loader->steps;
@@ -170,6 +172,8 @@ static void prepare(ddp_loader *loader, int64_t number, slot *dst)
         dst->status = upload(loader, dst);
     if (dst->status != DDP_OK)
         snprintf(dst->message, sizeof dst->message, "%s", ddp_status_message());
+    ddp_spans_add(DDP_SPAN_LOAD, (int32_t)(number % opts->shard_count), step + 1, begin_ns,
+                  ddp_now_ns(), batch->count * loader->sample_count * (int64_t)sizeof(float));
 }
 
 static slot *slot_of(const ddp_loader *loader, int64_t ticket)
@@ -180,6 +184,7 @@ static slot *slot_of(const ddp_loader *loader, int64_t ticket)
 static void *work(void *arg)
 {
     ddp_loader *loader = arg;
+    ddp_spans_join("loader", DDP_SPANS_WORKER);
     ddp_monitor_lock(&loader->monitor);
     for (;;) {
         while (!loader->stop &&
@@ -198,6 +203,7 @@ static void *work(void *arg)
         ddp_monitor_wake_all(&loader->monitor);
     }
     ddp_monitor_unlock(&loader->monitor);
+    ddp_spans_leave();
     return NULL;
 }
 

@@ -2,6 +2,8 @@
  * export that tests use. One thread. */
 #include <string.h>
 
+#include "ddp/spans.h"
+#include "ddp/thread.h"
 #include "nn/model_impl.h"
 
 static void *at(const ddp_model *model, size_t offset)
@@ -53,11 +55,24 @@ static ddp_status run_layer(const ddp_model *model, const ddpi_plan_set *set, co
     return layer->ops->forward(layer, plan, pass);
 }
 
+/* An output that is made again belongs to the backward that needs it, and so to that pass's layers.
+ */
+static ddp_span_kind span_kind(const ddpi_step *step)
+{
+    return step->kind == DDPI_STEP_FORWARD || step->kind == DDPI_STEP_REPLAY
+               ? DDP_SPAN_LAYER_FORWARD
+               : DDP_SPAN_LAYER_BACKWARD;
+}
+
 static ddp_status run_step(const ddp_model *model, const ddpi_plan_set *set, const ddpi_step *step,
                            const ddp_model_input *input)
 {
     const ddpi_pass pass = pass_of(model, set, step, input);
+    const bool timed = set->training && ddp_spans_joined();
+    const int64_t begin_ns = timed ? ddp_now_ns() : 0;
     DDP_TRY(run_layer(model, set, step, &pass));
+    if (timed)
+        ddp_spans_end(span_kind(step), step->node, begin_ns);
     return model->watch != NULL ? ddpi_model_show(model, set, step, &pass) : DDP_OK;
 }
 
@@ -109,7 +124,10 @@ static ddp_status run_training_loss(const ddp_model *model, const ddpi_plan_set 
         .loss = model->loss,
         .diff_scale = input->loss_scale,
     };
-    return run_loss(model, set, &args, loss_out);
+    const int64_t begin_ns = ddp_now_ns();
+    DDP_TRY(run_loss(model, set, &args, loss_out));
+    ddp_spans_end(DDP_SPAN_LAYER_FORWARD, model->node_count, begin_ns);
+    return DDP_OK;
 }
 
 ddp_status ddp_model_forward(ddp_model *model, const ddp_model_input *input, double *loss_sum_out)

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "ddp/memory.h"
+#include "ddp/thread.h"
 
 enum { MAX_TRACKS = 320, NAME_BYTES = 24 };
 
@@ -193,6 +194,14 @@ void ddp_spans_add(ddp_span_kind kind, int32_t id, int64_t step, int64_t begin_n
     put(&e->step, step);
     put(&e->bytes, bytes);
     atomic_store_explicit(&r->next, next + 1, memory_order_release);
+}
+
+int64_t ddp_spans_end(ddp_span_kind kind, int32_t id, int64_t begin_ns)
+{
+    const int64_t now_ns = ddp_now_ns();
+
+    ddp_spans_add(kind, id, -1, begin_ns, now_ns, 0);
+    return now_ns - begin_ns;
 }
 
 /* ---- reading ---- */

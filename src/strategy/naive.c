@@ -3,6 +3,7 @@
  *
  * Here to be compared with. Rank 0's link carries everything, and the other ranks wait for its
  * update. */
+#include "ddp/spans.h"
 #include "ddp/thread.h"
 #include "strategy/strategy_impl.h"
 
@@ -21,7 +22,9 @@ static ddp_status run(ddp_strategy *s, ddp_coll_kind kind, float *buf, size_t co
                      .what = what};
     ddp_work work;
     DDP_TRY(ddp_comm_submit(s->comm, &coll, &work));
-    return ddp_work_wait(&work);
+    DDP_TRY(ddp_work_wait(&work));
+    (void)ddp_work_span(&work, DDP_SPAN_BUCKET);
+    return DDP_OK;
 }
 
 /* Rank 0 alone has something to measure; all come to the same decision. */
@@ -47,7 +50,7 @@ static ddp_status exchange(ddp_strategy *s, ddp_step_stats *stats)
     if (ddp_comm_rank(s->comm) == 0)
         DDP_TRY(ddpi_strategy_update(s, (ddp_range){0, length}, true));
     DDP_TRY(ddpi_strategy_sync(s));
-    stats->optim_ns = ddp_now_ns() - update_start;
+    stats->optim_ns = ddp_spans_end(DDP_SPAN_OPTIM, -1, update_start);
     DDP_TRY(run(s, DDP_COLL_BROADCAST, ddp_reducer_params(s->reducer), length, "parameters"));
     stats->comm_ns = ddp_now_ns() - start - stats->optim_ns;
     stats->exposed_ns = stats->comm_ns;

@@ -4,6 +4,8 @@
 #include <math.h>
 
 #include "ddp/memory.h"
+#include "ddp/spans.h"
+#include "ddp/thread.h"
 
 const char *ddp_strategy_name(const ddp_strategy_ops *ops)
 {
@@ -85,7 +87,9 @@ ddp_status ddpi_strategy_decide(void *arg, bool *again_out)
     s->decided = true;
     double *sums = ddp_optim_sums(s->optim, &count);
     s->measured_sq += ddp_optim_grad_sq(s->optim); /* this rank's part, for the control word */
+    const int64_t begin_ns = ddp_now_ns();
     DDP_TRY(ddp_comm_allreduce(s->comm, sums, count, DDP_F64, DDP_REDUCE_SUM, "norms"));
+    ddp_spans_end(DDP_SPAN_CONTROL, 0, begin_ns);
     *again_out = ddp_optim_decide(s->optim);
     return DDP_OK;
 }

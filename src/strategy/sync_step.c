@@ -15,6 +15,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ddp/spans.h"
 #include "ddp/thread.h"
 #include "strategy/graphs.h"
 
@@ -35,8 +36,10 @@ ddp_status ddpi_step_take(ddp_strategy *s, ddp_loader *loader, int64_t shard,
                           ddpi_control_word *word, ddp_batch *batch_out)
 {
     const ddp_batch *batch;
+    const int64_t begin_ns = ddp_now_ns();
     ddp_comm_note(s->comm, -1, "loading data");
     DDP_TRY(ddp_loader_next(loader, &batch));
+    ddp_spans_end(DDP_SPAN_DATA, (int32_t)shard, begin_ns);
     ddp_comm_note(s->comm, -1, "training step");
     if (shard == 0)
         s->first_shard = batch->shard;
@@ -71,11 +74,14 @@ ddp_status ddpi_step_shard(ddp_strategy *s, const ddp_batch *batch)
     ddp_stream *stream = ddp_device_main_stream(s->device);
     DDP_TRY(ddp_reducer_begin(s->reducer, batch->shard));
     DDP_TRY(ddp_marks_set(s->marks, stream, MARK_OTHER));
+    int64_t begin_ns = ddp_now_ns();
     if (batch->count > 0)
         DDP_TRY(forward(s, batch));
+    begin_ns += ddp_spans_end(DDP_SPAN_FORWARD, (int32_t)batch->shard, begin_ns);
     DDP_TRY(ddp_marks_set(s->marks, stream, MARK_FORWARD));
     /* Completes gradients, which starts buckets. */
     DDP_TRY(batch->count > 0 ? ddp_model_backward(s->model) : ddp_reducer_skip(s->reducer));
+    ddp_spans_end(DDP_SPAN_BACKWARD, (int32_t)batch->shard, begin_ns);
     return ddp_marks_set(s->marks, stream, MARK_BACKWARD);
 }
 
@@ -245,7 +251,9 @@ static ddp_status add_exactly(ddp_strategy *s, ddp_step_stats *stats)
 static ddp_status share(ddp_strategy *s, const ddpi_control_word *word, int64_t count,
                         ddp_step_stats *stats_out)
 {
+    const int64_t begin_ns = ddp_now_ns();
     DDP_TRY(ddp_comm_allgather(s->comm, word, sizeof *word, s->words));
+    ddp_spans_end(DDP_SPAN_CONTROL, 0, begin_ns);
     combine(s->words, ddp_comm_world(s->comm), stats_out);
     if (stats_out->count != count)
         return DDP_FAIL(DDP_ERR_INTERNAL, "the ranks computed %lld samples in a step of %lld",

@@ -131,7 +131,7 @@ static ddp_status hand_over(ddp_reducer *r, int index, ddp_reducer_update_fn fn,
     bool shared = owned.lo == range.lo && owned.hi == range.hi;
     int64_t start = ddp_now_ns();
     DDP_TRY(r->opts.exact ? hand_over_blocks(r, index, fn, arg) : fn(arg, owned, shared));
-    r->times.update_ns += ddp_now_ns() - start;
+    r->times.update_ns += ddp_spans_end(DDP_SPAN_OPTIM, index, start);
     return DDP_OK;
 }
 
@@ -180,7 +180,8 @@ static ddp_status bucket_filled(ddp_reducer *r, int index)
     DDP_TRY(launch_ready(r));
     if (!r->lane)
         DDP_TRY(advance(r));
-    r->times.exposed_ns += ddp_now_ns() - start - (r->times.update_ns - update_before);
+    r->times.exposed_ns +=
+        ddp_spans_end(DDP_SPAN_WAIT, index, start) - (r->times.update_ns - update_before);
     return DDP_OK;
 }
 
@@ -342,8 +343,8 @@ static ddp_status complete(ddp_reducer *r, float *buffer, ddp_reducer_times *tim
     for (int i = 0; i < r->plan.count; i++) {
         const bucket *b = &r->buckets[i];
         for (int round = 0; round <= b->last; round++)
-            r->times.comm_ns += b->rounds[round].end_ns - b->rounds[round].start_ns;
-        r->times.comm_ns += b->publish.end_ns - b->publish.start_ns;
+            r->times.comm_ns += ddp_work_span(&b->rounds[round], DDP_SPAN_BUCKET);
+        r->times.comm_ns += ddp_work_span(&b->publish, DDP_SPAN_PUBLISH);
     }
     *times_out = r->times;
     return DDP_OK;
@@ -378,9 +379,8 @@ ddp_status ddp_reducer_collect(ddp_reducer *r, ddp_reducer_times *times_out)
 {
     int64_t comm_ns = 0;
     for (int i = 0; r->lane && i < r->launched; i++) {
-        const ddp_work *work = last_round(r, i);
         DDP_TRY(ddp_work_wait(last_round(r, i)));
-        comm_ns += work->end_ns - work->start_ns;
+        comm_ns += ddp_work_span(last_round(r, i), DDP_SPAN_BUCKET);
     }
     return ddp_reducer_collect_replay(r, comm_ns, times_out);
 }

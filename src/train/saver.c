@@ -5,6 +5,7 @@
 
 #include "ddp/log.h"
 #include "ddp/memory.h"
+#include "ddp/spans.h"
 #include "ddp/thread.h"
 
 enum {
@@ -186,8 +187,10 @@ static ddp_status save(ddp_saver *s, const ddp_run_state *state)
 {
     if (s->ckpt == NULL || s->saved_step == state->steps)
         return DDP_OK;
+    const int64_t begin_ns = ddp_now_ns();
     DDP_TRY(wait_for_last(s));
     const ddp_status st = begin(s, state);
+    ddp_spans_end(DDP_SPAN_CHECKPOINT, 0, begin_ns);
     if (!tolerable(st))
         return st;
     s->saved_step = -1;
@@ -206,8 +209,10 @@ static ddp_status save_last(ddp_saver *s, const ddp_run_state *state)
     const ddp_ckpt_report last = ddp_ckpt_last(s->ckpt);
     if (!s->opts.at_end || (s->saved_step == state->steps && (last.saves == 0 || last.good)))
         return DDP_OK;
+    const int64_t begin_ns = ddp_now_ns();
     DDP_TRY(begin(s, state));
     DDP_TRY(ddp_ckpt_finish(s->ckpt));
+    ddp_spans_end(DDP_SPAN_CHECKPOINT, 0, begin_ns);
     return tell(s);
 }
 

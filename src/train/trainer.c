@@ -10,6 +10,7 @@
 
 #include "ddp/log.h"
 #include "ddp/memory.h"
+#include "ddp/spans.h"
 #include "ddp/thread.h"
 #include "train/inject_impl.h"
 #include "train/trace_impl.h"
@@ -175,6 +176,7 @@ static ddp_status run_step(trainer *t)
     uint32_t kept = 0;
     const double lr = ddp_schedule_lr(&t->opts->schedule, t->at.steps);
     int64_t entered_ns = enter(t, DDP_PHASE_STEP);
+    ddp_spans_set_step(t->at.steps + 1);
     /* Before the step: it would hand on what is damaged in the ranges that a rank owns. */
     if (checks_here(t))
         DDP_TRY(check_replicas(t));
@@ -196,6 +198,7 @@ static ddp_status run_step(trainer *t)
                           .lr = lr,
                           .stats = &stats};
     DDP_TRY(tell_step(t, &step));
+    ddp_spans_end(DDP_SPAN_STEP, 0, entered_ns);
     leave(t, DDP_PHASE_STEP, entered_ns);
     if (p->saver == NULL)
         return DDP_OK;
@@ -243,6 +246,7 @@ static ddp_status evaluate(trainer *t)
     DDP_TRY(ddp_strategy_combine(t->parts->strategy, &running));
     DDP_TRY(ddp_strategy_average(t->parts->strategy, &params));
     DDP_TRY(ddp_eval_run(t->parts->eval, &at->eval));
+    ddp_spans_end(DDP_SPAN_EVAL, 0, entered_ns);
     leave(t, DDP_PHASE_EVAL, entered_ns);
     const double accuracy = (double)at->eval.top1 / (double)at->eval.count;
     at->eval_step = at->steps;

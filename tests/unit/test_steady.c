@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "ddp/spans.h"
 #include "ddp/strategy.h"
 #include "loopback_ranks.h"
 
@@ -93,9 +94,21 @@ static ddp_status steps(ddp_comm *comm, ddp_strategy *strategy, ddp_loader *load
     return ddp_comm_barrier(comm);
 }
 
-static ddp_status run_rank(ddp_comm *comm, void *arg)
+/* A step must have left spans, or the test proves nothing about them. */
+static ddp_status check_spans(ddp_spans *spans)
 {
-    job *j = arg;
+    ddp_span found[4];
+    bool loads = false;
+    for (int i = 0; i < ddp_spans_tracks(spans); i++) {
+        if (ddp_spans_read(spans, i, 0, found, 4) < 4)
+            return DDP_FAIL(DDP_ERR_INTERNAL, "track %d has hardly any spans", i);
+        loads |= found[0].kind == DDP_SPAN_LOAD;
+    }
+    return loads ? DDP_OK : DDP_FAIL(DDP_ERR_INTERNAL, "nothing was loaded");
+}
+
+static ddp_status train(ddp_comm *comm, job *j)
+{
     int world = ddp_comm_world(comm);
     ddp_device *device;
     ddp_dataset *data;
@@ -151,6 +164,22 @@ static ddp_status run_rank(ddp_comm *comm, void *arg)
     ddp_dataset_close(data);
     ddp_device_close(device);
     return DDP_OK;
+}
+
+static ddp_status run_rank(ddp_comm *comm, void *arg)
+{
+    const ddp_rank_ctx before = *ddp_rank_ctx_get();
+    ddp_rank_ctx ctx = before;
+    DDP_TRY(ddp_spans_create(&ctx.spans));
+    ddp_rank_ctx_set(&ctx);
+    ddp_spans_join("main", DDP_SPANS_MAIN);
+    ddp_status st = train(comm, arg);
+    if (st == DDP_OK)
+        st = check_spans(ctx.spans);
+    ddp_spans_leave();
+    ddp_rank_ctx_set(&before);
+    ddp_spans_destroy(ctx.spans);
+    return st;
 }
 
 static void check(const ddp_model_def *model, bool changes, bool gated)
