@@ -18,13 +18,6 @@ static ddp_status async_import(ddp_device *device, const ddp_layout *layout, con
     return ddpi_layout_import(device, layout, plain, dst);
 }
 
-static ddp_status async_export(ddp_device *device, const ddp_layout *layout, const void *src,
-                               float *plain)
-{
-    DDP_TRY(ddp_stream_sync(ddp_device_main_stream(device)));
-    return ddpi_layout_export(device, layout, src, plain);
-}
-
 static ddp_status async_open(const ddp_device_opts *opts, ddp_device **device_out);
 
 /* A backend as ddp_device_cpu(). */
@@ -37,7 +30,6 @@ static const ddp_device_ops *async_device(void)
     if (__atomic_compare_exchange_n(&made, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
         op = *ddp_device_cpu()->op;
         op.layout_import = async_import;
-        op.layout_export = async_export;
         ops = *ddp_device_cpu();
         ops.op = &op;
         ops.open = async_open;

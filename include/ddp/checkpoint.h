@@ -60,8 +60,9 @@ DDP_API void ddp_ckpt_destroy(ddp_ckpt *ckpt);
 
 typedef struct ddp_ckpt_save {
     int64_t step;
-    int64_t best;      /* this step's checkpoint stays, too; below 0: none */
-    const char *state; /* text of state.json; rank 0's counts */
+    int64_t best;       /* this step's checkpoint stays, too; below 0: none */
+    const char *state;  /* text of state.json; rank 0's counts */
+    int64_t stopped_ns; /* since when training stands still (ddp_now_ns); 0: since begin() */
 } ddp_ckpt_save;
 /* Collective, while not busy. parts are as at the creation, complete (see
  * ddp_strategy_get_state()). A folder that cannot be made fails on all ranks alike. */
@@ -84,7 +85,7 @@ typedef struct ddp_ckpt_report {
     int64_t saves; /* ended so far, well or not */
     int64_t step;
     bool good;
-    int64_t stall_ns; /* of the training, in begin() */
+    int64_t stall_ns; /* how long training stood still, to the end of begin() */
     int64_t write_ns; /* of this rank's thread */
     size_t bytes;     /* of both safetensors files */
 } ddp_ckpt_report;

@@ -37,6 +37,8 @@ DDP_CALL ddp_status ddp_layout_import(ddp_device *device, const ddp_layout *layo
                                       const float *plain, void *dst);
 DDP_CALL ddp_status ddp_layout_export(ddp_device *device, const ddp_layout *layout, const void *src,
                                       float *plain);
+/* Any thread. The second half of an export: from a copy of the tensor's bytes in host memory. */
+DDP_CALL ddp_status ddp_layout_unpack(const ddp_layout *layout, const void *copy, float *plain);
 
 #ifdef __cplusplus
 }

@@ -34,7 +34,7 @@ typedef struct ddpi_ckpt_piece {
     int64_t row;        /* of this rank's shards */
     size_t from, bytes; /* of the tensor */
     size_t offset;      /* in the file */
-    size_t memory;      /* in the snapshot */
+    size_t memory;      /* in the snapshot; there a parameter is whole, as it lies in the flats */
 } ddpi_ckpt_piece;
 
 typedef struct ddpi_ckpt_layout {
@@ -53,9 +53,13 @@ void ddpi_ckpt_name(char *name, size_t bytes, const char *group, const char *mem
 DDP_INNER ddp_status ddpi_ckpt_layout_make(const ddp_ckpt_parts *parts, int rank, int world,
                                            ddpi_ckpt_layout *layout_out);
 void ddpi_ckpt_layout_free(ddpi_ckpt_layout *layout);
-/* Copies all pieces to memory. scratch: largest_param elements. */
+/* Copies all pieces to memory. */
 DDP_INNER ddp_status ddpi_ckpt_snapshot(const ddpi_ckpt_layout *layout, const ddp_ckpt_parts *parts,
-                                        float *scratch, char *memory);
+                                        char *memory);
+/* Any thread. The piece's bytes as files have them, from the snapshot; in there, or in scratch
+ * (largest_param elements). */
+DDP_INNER ddp_status ddpi_ckpt_piece_bytes(const ddpi_ckpt_piece *piece, const char *memory,
+                                           float *scratch, const char **bytes_out);
 
 /* What a finished save does to the folder; rank 0's thread. */
 typedef struct ddpi_ckpt_commit {

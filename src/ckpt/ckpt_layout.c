@@ -152,7 +152,9 @@ static ddp_status add_piece(ddpi_ckpt_layout *layout, const ddpi_ckpt_piece *who
     piece->bytes = bytes;
     piece->offset = whole->offset + from;
     piece->memory = layout->memory_bytes;
-    layout->memory_bytes += (bytes + DDP_ALIGN_BYTES - 1) / DDP_ALIGN_BYTES * DDP_ALIGN_BYTES;
+    const size_t taken =
+        piece->kind == DDPI_CKPT_PARAM ? ddp_layout_bytes(piece->param->layout) : bytes;
+    layout->memory_bytes += (taken + DDP_ALIGN_BYTES - 1) / DDP_ALIGN_BYTES * DDP_ALIGN_BYTES;
     return DDP_OK;
 }
 
@@ -246,23 +248,13 @@ static ddp_status copy_floats(const ddp_ckpt_parts *parts, const float *src, siz
                            DDP_COPY_TO_HOST);
 }
 
-static ddp_status copy_param(const ddpi_ckpt_piece *piece, const ddp_ckpt_parts *parts,
-                             float *scratch, char *dst)
+static ddp_status copy_piece(const ddpi_ckpt_piece *piece, const ddp_ckpt_parts *parts, char *dst)
 {
     const float *flat = piece->flat < 0 ? parts->params : parts->flats[piece->flat].values;
-    if (piece->bytes == (size_t)ddp_shape_count(&piece->param->shape) * sizeof(float))
-        return ddp_param_export(parts->device, piece->param, flat, (float *)(void *)dst);
-    DDP_TRY(ddp_param_export(parts->device, piece->param, flat, scratch));
-    memcpy(dst, (const char *)scratch + piece->from, piece->bytes);
-    return DDP_OK;
-}
-
-static ddp_status copy_piece(const ddpi_ckpt_piece *piece, const ddp_ckpt_parts *parts,
-                             float *scratch, char *dst)
-{
     switch (piece->kind) {
     case DDPI_CKPT_PARAM:
-        return copy_param(piece, parts, scratch, dst);
+        return copy_floats(parts, flat + piece->param->offset,
+                           ddp_layout_bytes(piece->param->layout), dst);
     case DDPI_CKPT_COMBINED:
         return copy_floats(parts,
                            parts->combined + piece->buffer->offset + piece->from / sizeof(float),
@@ -284,9 +276,24 @@ static ddp_status copy_piece(const ddpi_ckpt_piece *piece, const ddp_ckpt_parts 
 }
 
 ddp_status ddpi_ckpt_snapshot(const ddpi_ckpt_layout *layout, const ddp_ckpt_parts *parts,
-                              float *scratch, char *memory)
+                              char *memory)
 {
     for (int i = 0; i < layout->count; i++)
-        DDP_TRY(copy_piece(&layout->pieces[i], parts, scratch, memory + layout->pieces[i].memory));
+        DDP_TRY(copy_piece(&layout->pieces[i], parts, memory + layout->pieces[i].memory));
     return ddp_stream_sync(ddp_device_main_stream(parts->device));
+}
+
+ddp_status ddpi_ckpt_piece_bytes(const ddpi_ckpt_piece *piece, const char *memory, float *scratch,
+                                 const char **bytes_out)
+{
+    const char *at = memory + piece->memory;
+    *bytes_out = at;
+    if (piece->kind != DDPI_CKPT_PARAM)
+        return DDP_OK;
+    if (!ddp_layout_is_plain(piece->param->layout)) {
+        DDP_TRY(ddp_layout_unpack(piece->param->layout, at, scratch));
+        at = (const char *)scratch;
+    }
+    *bytes_out = at + piece->from;
+    return DDP_OK;
 }

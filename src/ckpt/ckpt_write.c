@@ -4,8 +4,10 @@
  * WRITING ends when every rank's thread has written and synced its pieces, or one has failed;
  * COMMITTING is rank 0's thread alone, with the manifest and the rename. Ranks move from phase to
  * phase only in advance() and finish(), on numbers that are the same on all of them, so none is
- * ahead of the others. The thread and its owner share `job` and `outcome` under the monitor;
- * everything else is the owner's, and what the thread reads of it does not change while it works.
+ * ahead of the others. The snapshot has parameters as they lie in memory, since training stands
+ * still for it; the thread brings them to plain order. The thread and its owner share `job` and
+ * `outcome` under the monitor; everything else is the owner's, and what the thread reads of it does
+ * not change while it works.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -35,9 +37,9 @@ struct ddp_ckpt {
     int64_t keep;
     ddp_comm *comm;
     ddpi_ckpt_layout layout;
-    char *memory; /* the snapshot */
-    float *scratch;
-    char *state; /* text of the save under way */
+    char *memory;   /* the snapshot */
+    float *scratch; /* the thread's */
+    char *state;    /* text of the save under way */
     int64_t step, best;
     save_phase phase;
     ddp_thread thread;
@@ -62,9 +64,11 @@ static ddp_status write_pieces(const ddp_ckpt *c, int file, int fd, const char *
 {
     for (int i = 0; i < c->layout.count; i++) {
         const ddpi_ckpt_piece *piece = &c->layout.pieces[i];
-        if (piece->file == file)
-            DDP_TRY(
-                ddp_fs_write_at(fd, c->memory + piece->memory, piece->bytes, piece->offset, path));
+        const char *bytes;
+        if (piece->file != file)
+            continue;
+        DDP_TRY(ddpi_ckpt_piece_bytes(piece, c->memory, c->scratch, &bytes));
+        DDP_TRY(ddp_fs_write_at(fd, bytes, piece->bytes, piece->offset, path));
     }
     return ddp_fs_sync(fd, path);
 }
@@ -269,14 +273,14 @@ static ddp_status name_temporary(ddp_ckpt *c)
 ddp_status ddp_ckpt_begin(ddp_ckpt *c, const ddp_ckpt_parts *parts, const ddp_ckpt_save *save)
 {
     DDP_ASSERT(c->phase == PHASE_IDLE);
-    const int64_t start = ddp_now_ns();
+    const int64_t start = save->stopped_ns != 0 ? save->stopped_ns : ddp_now_ns();
     c->step = save->step;
     c->best = save->best;
     ddp_status st = name_temporary(c);
     if (st == DDP_OK && is_root(c))
         st = make_files(c, save->state);
     if (st == DDP_OK)
-        st = ddpi_ckpt_snapshot(&c->layout, parts, c->scratch, c->memory);
+        st = ddpi_ckpt_snapshot(&c->layout, parts, c->memory);
     st = ddp_comm_agree(c->comm, st, "begin a checkpoint");
     if (st != DDP_OK) {
         char message[sizeof c->message];

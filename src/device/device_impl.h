@@ -52,8 +52,7 @@ typedef struct ddpi_op_ops {
     bool (*layout_equal)(const ddp_layout *a, const ddp_layout *b);
     ddp_status (*layout_import)(ddp_device *device, const ddp_layout *layout, const float *plain,
                                 void *dst);
-    ddp_status (*layout_export)(ddp_device *device, const ddp_layout *layout, const void *src,
-                                float *plain);
+    ddp_status (*layout_unpack)(const ddp_layout *layout, const void *copy, float *plain);
     ddp_status (*plan_create)(ddp_device *device, const ddp_op_desc *desc, ddp_layout *src,
                               ddp_layout *weights, ddp_op_plan **plan_out);
     void (*plan_destroy)(ddp_op_plan *plan);

@@ -1,5 +1,6 @@
 /* plan.c - the public functions of op.h for layouts, plans and pointwise work: check arguments,
  * then dispatch to the backend. No state; threads as the header says. */
+#include "ddp/memory.h"
 #include "device/device_impl.h"
 
 /* ---- layouts ---- */
@@ -71,7 +72,26 @@ ddp_status ddp_layout_import(ddp_device *device, const ddp_layout *layout, const
 ddp_status ddp_layout_export(ddp_device *device, const ddp_layout *layout, const void *src,
                              float *plain)
 {
-    return device->ops->op->layout_export(device, layout, src, plain);
+    ddp_stream *stream = ddp_device_main_stream(device);
+    void *copy;
+
+    if (ddp_device_is_host(device)) {
+        DDP_TRY(ddp_stream_sync(stream));
+        return ddp_layout_unpack(layout, src, plain);
+    }
+    DDP_TRY(ddp_alloc_bytes(layout->bytes, 1, &copy));
+    ddp_status st = ddp_device_copy(device, stream, copy, src, layout->bytes, DDP_COPY_TO_HOST);
+    if (st == DDP_OK)
+        st = ddp_stream_sync(stream);
+    if (st == DDP_OK)
+        st = ddp_layout_unpack(layout, copy, plain);
+    ddp_free(copy);
+    return st;
+}
+
+ddp_status ddp_layout_unpack(const ddp_layout *layout, const void *copy, float *plain)
+{
+    return layout->device->ops->op->layout_unpack(layout, copy, plain);
 }
 
 /* ---- plans ---- */

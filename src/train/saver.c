@@ -152,10 +152,12 @@ static ddp_status describe(const ddp_saver *s, const ddp_run_state *state,
     return is_root(s) ? s->opts.describe(s->opts.arg, &whole, text_out) : DDP_OK;
 }
 
-static ddp_status begin(ddp_saver *s, const ddp_run_state *state)
+static ddp_status begin(ddp_saver *s, const ddp_run_state *state, int64_t stopped_ns)
 {
     ddp_ckpt_parts parts;
-    ddp_ckpt_save save = {.step = state->steps, .best = s->opts.keep_best ? state->best_step : -1};
+    ddp_ckpt_save save = {.step = state->steps,
+                          .best = s->opts.keep_best ? state->best_step : -1,
+                          .stopped_ns = stopped_ns};
     ddp_strategy_state made;
     char *text;
     DDP_TRY(gather(&s->parts, true, &parts, &made));
@@ -189,7 +191,7 @@ static ddp_status save(ddp_saver *s, const ddp_run_state *state)
         return DDP_OK;
     const int64_t begin_ns = ddp_now_ns();
     DDP_TRY(wait_for_last(s));
-    const ddp_status st = begin(s, state);
+    const ddp_status st = begin(s, state, begin_ns);
     ddp_spans_end(DDP_SPAN_CHECKPOINT, 0, begin_ns);
     if (!tolerable(st))
         return st;
@@ -210,7 +212,7 @@ static ddp_status save_last(ddp_saver *s, const ddp_run_state *state)
     if (!s->opts.at_end || (s->saved_step == state->steps && (last.saves == 0 || last.good)))
         return DDP_OK;
     const int64_t begin_ns = ddp_now_ns();
-    DDP_TRY(begin(s, state));
+    DDP_TRY(begin(s, state, begin_ns));
     DDP_TRY(ddp_ckpt_finish(s->ckpt));
     ddp_spans_end(DDP_SPAN_CHECKPOINT, 0, begin_ns);
     return tell(s);

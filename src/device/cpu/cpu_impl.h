@@ -116,8 +116,7 @@ void ddpi_layout_destroy(ddp_layout *layout);
 bool ddpi_layout_equal(const ddp_layout *a, const ddp_layout *b);
 DDP_INNER ddp_status ddpi_layout_import(ddp_device *device, const ddp_layout *layout,
                                         const float *plain, void *dst);
-DDP_INNER ddp_status ddpi_layout_export(ddp_device *device, const ddp_layout *layout,
-                                        const void *src, float *plain);
+DDP_INNER ddp_status ddpi_layout_unpack(const ddp_layout *layout, const void *copy, float *plain);
 
 /* ---- copies between layouts (cpu_convert.c) ---- */
 

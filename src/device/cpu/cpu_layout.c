@@ -161,12 +161,13 @@ ddp_status ddpi_layout_import(ddp_device *device, const ddp_layout *layout, cons
     return st;
 }
 
-ddp_status ddpi_layout_export(ddp_device *device, const ddp_layout *layout, const void *src,
-                              float *plain)
+ddp_status ddpi_layout_unpack(const ddp_layout *layout, const void *copy, float *plain)
 {
     ddp_layout *to;
-    DDP_TRY(ddpi_layout_plain(device, &layout->shape, &to));
-    const ddp_status st = convert_once((ddp_layout *)layout, to, src, plain);
+    DDP_TRY(ddpi_layout_plain(layout->device, &layout->shape, &to));
+    /* The caller need not be the rank's thread, which has its number of threads already. */
+    ddpi_set_threads(layout->device->opts.threads);
+    const ddp_status st = convert_once((ddp_layout *)layout, to, copy, plain);
     ddp_layout_unref(to);
     return st;
 }
