@@ -43,8 +43,9 @@ typedef struct ddp_reducer_opts {
     }
 
 /* Updates the parameters of a range (elements of the flat buffers) from the summed gradients there.
- * shared: every rank owns this same range; otherwise it is this rank's alone. */
-typedef ddp_status (*ddp_reducer_update_fn)(void *arg, ddp_range range, bool shared);
+ * Others may own the same range, and do the same; counts: this rank is the one of them whose part
+ * goes into sums over ranks. */
+typedef ddp_status (*ddp_reducer_update_fn)(void *arg, ddp_range range, bool counts);
 
 /* What a step's communication took on this rank, in nanoseconds. */
 typedef struct ddp_reducer_times {

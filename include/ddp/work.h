@@ -73,6 +73,8 @@ typedef struct ddp_work {
         end_ns; /* monotonic; start: all ranks had entered, as far as this rank knows */
     int64_t deadline_ns;
     ddp_range owned;
+    bool counts; /* of all ranks that own this range, it is this one that adds it to sums over ranks
+                  */
     ddp_status status; /* valid once done */
     char message[256]; /* the cause, if status is not DDP_OK */
     int done;          /* read and written through __atomic builtins only: C and C++ agree on it */

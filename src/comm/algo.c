@@ -315,7 +315,7 @@ ddp_status ddpi_algo_run(ddpi_algo *a, ddp_allreduce_algo choice)
         return ddpi_algo_allgather(a);
     case DDP_COLL_PING:
         return ddpi_algo_ping(a);
-    case DDP_COLL_PUBLISH: /* everybody owns everything where messages reduce */
+    case DDP_COLL_PUBLISH: /* everybody owns everything where only messages reduce */
         return DDP_OK;
     default:
         return run_allreduce(a, choice);

@@ -2,10 +2,11 @@
  *
  * Allreduce: the ranks of a node add up their buffers, each its own slice; then slice i is summed
  * over the nodes by their i-th ranks, by the algorithm that its size calls for; then every rank
- * hands its slice to the others of its node. So a node sends no more than if it were one rank:
- * 2 (nodes - 1) / nodes of the buffer where that algorithm is the ring. Where nodes have different
- * numbers of ranks, as many slices are cut as the smallest node has ranks, and each is collected by
- * its leader and spread from there.
+ * hands its slice to the others of its node. Where owned slices will do, that last part is left to
+ * the work that publishes them, and every node has an owner of each. So a node sends no more than
+ * if it were one rank: 2 (nodes - 1) / nodes of the buffer where that algorithm is the ring. Where
+ * nodes have different numbers of ranks, as many slices are cut as the smallest node has ranks, and
+ * each is collected by its leader and spread from there.
  *
  * The node's part is the shared-memory group's, which this thread advances while it looks for
  * failures and deadlines as elsewhere. The part between nodes is an ordinary algorithm that sees
@@ -116,6 +117,11 @@ static ddp_status sum_even(ddpi_algo *a)
 
     DDP_TRY(local(a, DDP_COLL_REDUCE_OWNED, all_of(a), 0));
     DDP_TRY(sum_across(a, own, slice_of(a, own)));
+    if (a->work->coll.kind == DDP_COLL_REDUCE_OWNED) {
+        a->work->owned = slice_of(a, own);
+        a->work->counts = a->team->node == 0;
+        return DDP_OK;
+    }
     return local(a, DDP_COLL_PUBLISH, all_of(a), 0);
 }
 
@@ -195,6 +201,14 @@ static ddp_status allgather(ddpi_algo *a)
 
 /* ---- the choice ---- */
 
+/* By the number of elements alone: what is summed in bf16 may be published in f32. */
+static bool sums_on_two_levels(const ddpi_algo *a, ddp_allreduce_algo choice)
+{
+    const size_t bytes = a->work->coll.count * sizeof(float);
+
+    return choice == DDP_ALLREDUCE_HIER || a->team->two_level[ddpi_team_class(bytes)];
+}
+
 bool ddpi_algo_is_hier(const ddpi_algo *a, ddp_allreduce_algo choice)
 {
     const ddp_coll *coll = &a->work->coll;
@@ -209,16 +223,16 @@ bool ddpi_algo_is_hier(const ddpi_algo *a, ddp_allreduce_algo choice)
         return true;
     case DDP_COLL_ALLGATHER:
         return a->team->in_order;
+    case DDP_COLL_PUBLISH:
+        return ddpi_team_publishes(a->team, coll) && sums_on_two_levels(a, choice);
     case DDP_COLL_ALLREDUCE:
     case DDP_COLL_REDUCE_OWNED:
         break;
     default:
         return false;
     }
-    if (coll->shards > 0 || !ddpi_shm_takes(a->team->group, coll))
-        return false;
-    return choice == DDP_ALLREDUCE_HIER ||
-           a->team->two_level[ddpi_team_class(coll->count * ddp_dtype_bytes(coll->dtype))];
+    return coll->shards == 0 && ddpi_shm_takes(a->team->group, coll) &&
+           sums_on_two_levels(a, choice);
 }
 
 ddp_status ddpi_algo_hier(ddpi_algo *a)
@@ -228,6 +242,8 @@ ddp_status ddpi_algo_hier(ddpi_algo *a)
         return barrier(a);
     case DDP_COLL_BROADCAST:
         return broadcast(a, &a->places[a->work->coll.root]);
+    case DDP_COLL_PUBLISH:
+        return local(a, DDP_COLL_PUBLISH, all_of(a), 0);
     case DDP_COLL_ALLGATHER:
         return allgather(a);
     default:

@@ -36,9 +36,11 @@ static ddpi_route route_of(const ddp_comm *comm, const ddp_coll *coll)
         return DDPI_ROUTE_LOCAL;
     if (coll->stream != NULL)
         return DDPI_ROUTE_LANE;
-    /* Slices exist only where there are windows. */
+    /* Slices exist only where there are windows, or sums on two levels. */
+    if (coll->kind == DDP_COLL_PUBLISH && comm->windows > 0)
+        return DDPI_ROUTE_SHM;
     if (coll->kind == DDP_COLL_PUBLISH)
-        return comm->windows > 0 ? DDPI_ROUTE_SHM : DDPI_ROUTE_LOCAL;
+        return ddpi_team_publishes(comm->team, coll) ? DDPI_ROUTE_ENGINE : DDPI_ROUTE_LOCAL;
     if (comm->group == NULL || !ddpi_shm_takes(comm->group, coll) ||
         (sums && !ddpi_comm_wants_shm(comm)))
         return DDPI_ROUTE_ENGINE;
@@ -144,7 +146,9 @@ static ddp_status start(ddp_comm *comm, ddp_work *work)
 
 ddp_status ddp_comm_submit(ddp_comm *comm, const ddp_coll *coll, ddp_work *work)
 {
-    *work = (ddp_work){.comm = comm, .coll = *coll, .submit_ns = ddp_now_ns()};
+    /* Where all own everything, rank 0 counts. */
+    *work = (ddp_work){
+        .comm = comm, .coll = *coll, .submit_ns = ddp_now_ns(), .counts = comm->rank == 0};
     if (work->coll.what == NULL)
         work->coll.what = "unnamed";
     ddp_status status = check_coll(comm, &work->coll);

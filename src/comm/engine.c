@@ -102,6 +102,7 @@ static void run(ddpi_engine *e, ddp_work *work)
     if (ddpi_comm_failed(comm)) {
         status = ddpi_comm_cause(comm);
     } else {
+        work->owned = (ddp_range){0, work->coll.count};
         e->algo.work = work;
         e->algo.tag = (int)(work->seq % DDPI_TAG_COUNT);
         e->asked = false;
@@ -113,7 +114,6 @@ static void run(ddpi_engine *e, ddp_work *work)
         if (status != DDP_OK)
             status = ddpi_comm_raise(comm, status);
     }
-    work->owned = (ddp_range){0, work->coll.count};
     ddpi_work_complete(comm, work, status);
 }
 

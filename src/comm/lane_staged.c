@@ -110,6 +110,8 @@ static ddp_status exchange(const passage *p, size_t index)
 
     /* Who does not load must not write into what is still on its way up. */
     DDP_TRY(ddpi_algo_await(p->algo, p->loads ? b->down : b->up));
+    if (piece.coll.kind == DDP_COLL_REDUCE_OWNED) /* all of it is copied up */
+        piece.coll.kind = DDP_COLL_ALLREDUCE;
     piece.coll.buf = b->memory;
     piece.coll.count = range.hi - range.lo;
     p->algo->work = &piece;

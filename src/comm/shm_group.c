@@ -356,6 +356,8 @@ static void complete(ddpi_shm_group *group, ddpi_shm_flight *f, ddp_status statu
     ddp_work *work = f->work;
 
     work->owned = owned_of(group, f);
+    if (f->path == DDPI_PATH_WINDOW && work->coll.kind == DDP_COLL_REDUCE_OWNED)
+        work->counts = true;
     f->work = NULL;
     group->moves++;
     group->opts.complete(group->opts.complete_arg, work, status);

@@ -26,6 +26,12 @@ size_t ddpi_team_class_bytes(int index)
     return class_bytes[index];
 }
 
+bool ddpi_team_publishes(const ddpi_team *team, const ddp_coll *coll)
+{
+    /* Units belong to sums with a fixed order, which are made flat. */
+    return team != NULL && team->even && coll->unit == 0;
+}
+
 /* ---- making one ---- */
 
 /* A group's works report to whoever polls for them. */

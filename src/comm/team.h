@@ -32,6 +32,8 @@ typedef struct ddpi_team {
 DDP_INNER ddp_status ddpi_team_create(const ddp_comm *comm, void *control, ddpi_team **team_out);
 /* NULL is fine. */
 void ddpi_team_destroy(ddpi_team *team);
+/* May there be owned slices of such a buffer, so that they have to be published? NULL: no. */
+bool ddpi_team_publishes(const ddpi_team *team, const ddp_coll *coll);
 /* The class of sums of so many bytes, and the longest of a class. */
 int ddpi_team_class(size_t bytes);
 size_t ddpi_team_class_bytes(int index);

@@ -36,25 +36,22 @@ static ddp_status check_range(ddp_strategy *s, ddp_range range)
     return DDP_OK;
 }
 
-ddp_status ddpi_strategy_update(void *arg, ddp_range range, bool shared)
+ddp_status ddpi_strategy_update(void *arg, ddp_range range, bool counts)
 {
     ddp_strategy *s = arg;
     DDP_TRY(verify_seal(s, range));
     DDP_TRY(check_range(s, range));
     if (s->refused)
         return DDP_OK;
-    /* A range that everybody owns counts once in the global norm. */
-    bool counts = !shared || ddp_comm_rank(s->comm) == 0;
     return ddp_optim_update(s->optim, ddp_device_main_stream(s->device),
                             ddp_reducer_params(s->reducer), ddp_reducer_sums(s->reducer), range,
                             counts ? s->grad_sq : NULL);
 }
 
-ddp_status ddpi_strategy_measure(void *arg, ddp_range range, bool shared)
+ddp_status ddpi_strategy_measure(void *arg, ddp_range range, bool counts)
 {
     ddp_strategy *s = arg;
     DDP_TRY(verify_seal(s, range)); /* measuring may move the state */
-    bool counts = !shared || ddp_comm_rank(s->comm) == 0;
     return ddp_optim_measure(s->optim, ddp_device_main_stream(s->device),
                              ddp_reducer_params(s->reducer), ddp_reducer_sums(s->reducer), range,
                              counts);

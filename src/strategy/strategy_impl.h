@@ -73,9 +73,9 @@ DDP_INNER ddp_status ddpi_step_begin(ddp_strategy *strategy);
 DDP_INNER ddp_status ddpi_step_shard(ddp_strategy *strategy, const ddp_batch *batch);
 
 /* Updates a range in the flat buffers; the reducer's callback. */
-DDP_INNER ddp_status ddpi_strategy_update(void *strategy, ddp_range range, bool shared);
+DDP_INNER ddp_status ddpi_strategy_update(void *strategy, ddp_range range, bool counts);
 /* The reducer's gate: measures a range, and adds up over all ranks what was measured. */
-DDP_INNER ddp_status ddpi_strategy_measure(void *strategy, ddp_range range, bool shared);
+DDP_INNER ddp_status ddpi_strategy_measure(void *strategy, ddp_range range, bool counts);
 DDP_INNER ddp_status ddpi_strategy_decide(void *strategy, bool *again_out);
 /* Waits until the main stream has done what it was given, where it runs behind its caller. */
 DDP_INNER ddp_status ddpi_strategy_sync(ddp_strategy *strategy);

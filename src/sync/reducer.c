@@ -112,25 +112,32 @@ static ddp_range owned_of(const ddp_reducer *r, int index)
     return (ddp_range){range.lo + owned.lo, range.lo + owned.hi};
 }
 
+/* Is this the owner whose part goes into sums over ranks? */
+static bool counts_of(const ddp_reducer *r, int index)
+{
+    if (ddpi_hook_owns_all(r->hook))
+        return ddp_comm_rank(r->comm) == 0;
+    return r->buckets[index].rounds[0].counts;
+}
+
 /* Blocks are owned as a whole. */
 static ddp_status hand_over_blocks(ddp_reducer *r, int index, ddp_reducer_update_fn fn, void *arg)
 {
-    ddp_range range = r->plan.ranges[index], owned = owned_of(r, index);
-    bool shared = owned.lo == range.lo && owned.hi == range.hi;
+    ddp_range owned = owned_of(r, index);
     for (int b = r->plan.first_block[index]; b < r->plan.first_block[index + 1]; b++) {
         ddp_range block = r->plan.blocks[b];
         if (block.lo >= owned.lo && block.hi <= owned.hi)
-            DDP_TRY(fn(arg, block, shared));
+            DDP_TRY(fn(arg, block, counts_of(r, index)));
     }
     return DDP_OK;
 }
 
 static ddp_status hand_over(ddp_reducer *r, int index, ddp_reducer_update_fn fn, void *arg)
 {
-    ddp_range range = r->plan.ranges[index], owned = owned_of(r, index);
-    bool shared = owned.lo == range.lo && owned.hi == range.hi;
+    ddp_range owned = owned_of(r, index);
+    bool counts = counts_of(r, index);
     int64_t start = ddp_now_ns();
-    DDP_TRY(r->opts.exact ? hand_over_blocks(r, index, fn, arg) : fn(arg, owned, shared));
+    DDP_TRY(r->opts.exact ? hand_over_blocks(r, index, fn, arg) : fn(arg, owned, counts));
     r->times.update_ns += ddp_spans_end(DDP_SPAN_OPTIM, index, start);
     return DDP_OK;
 }

@@ -155,6 +155,52 @@ static void messages_between_nodes_give_exact_results(void **state)
     }
 }
 
+/* ---- owners ---- */
+
+/* Every element has one owner that counts, and an owner on every node that has slices. */
+static ddp_status check_owners(ddp_comm *comm, void *arg)
+{
+    const shape *s = arg;
+    const size_t count = 5003;
+    const bool sliced = s->sizes[0] * s->node_count == s->world && s->node_count < s->world;
+    float *memory, *owners;
+    void *window;
+    ddp_work work;
+    DDP_TRY(ddp_comm_mem_alloc(comm, count * sizeof(float), &window));
+    memory = window;
+    DDP_TRY(DDP_ALLOC(owners, 2 * count));
+    ddp_coll coll = {.kind = DDP_COLL_REDUCE_OWNED,
+                     .dtype = DDP_F32,
+                     .buf = memory,
+                     .count = count,
+                     .bucket = -1,
+                     .what = "owners"};
+    DDP_TRY(check_run(comm, &coll, &work));
+    if (s->node_count > 1 && (work.owned.hi - work.owned.lo < count) != sliced)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "owned is %zu to %zu", work.owned.lo, work.owned.hi);
+    for (size_t i = work.owned.lo; i < work.owned.hi; i++) {
+        owners[i] = 1;
+        owners[count + i] = work.counts;
+    }
+    DDP_TRY(ddp_comm_allreduce(comm, owners, 2 * count, DDP_F32, DDP_REDUCE_SUM, "owners"));
+    for (size_t i = 0; i < count; i++)
+        if (owners[count + i] != 1 || (sliced && owners[i] != (float)s->node_count))
+            return DDP_FAIL(DDP_ERR_INTERNAL, "[%zu] has %g owners, %g that count", i,
+                            (double)owners[i], (double)owners[count + i]);
+    ddp_free(owners);
+    ddp_comm_mem_free(comm, window);
+    return DDP_OK;
+}
+
+static void one_owner_of_each_element_counts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        ddp_comm_opts opts = options(&shapes[i], DDP_ALLREDUCE_HIER);
+        run_shape(&shapes[i], &opts, check_owners, (void *)(uintptr_t)&shapes[i]);
+    }
+}
+
 /* ---- bytes ---- */
 
 enum { SUM_COUNT = 250000, SUMS = 3 };
@@ -403,6 +449,7 @@ int main(void)
         cmocka_unit_test(without_shared_memory_every_rank_is_a_node),
         cmocka_unit_test(two_levels_give_exact_results),
         cmocka_unit_test(messages_between_nodes_give_exact_results),
+        cmocka_unit_test(one_owner_of_each_element_counts),
         cmocka_unit_test(a_node_sends_no_more_than_one_rank_would),
         cmocka_unit_test(bytes_to_ones_own_node_are_not_counted_as_across),
         cmocka_unit_test(only_auto_on_several_nodes_is_measured),

@@ -116,10 +116,10 @@ typedef struct rank_state {
     int rounds;
 } rank_state;
 
-static ddp_status measure(void *arg, ddp_range range, bool shared)
+static ddp_status measure(void *arg, ddp_range range, bool counts)
 {
     rank_state *s = arg;
-    (void)shared;
+    (void)counts;
     if (s->updated > 0)
         return DDP_FAIL(DDP_ERR_INTERNAL, "measured after an update");
     s->measured += range.hi - range.lo;
@@ -135,10 +135,10 @@ static ddp_status decide(void *arg, bool *again_out)
     return DDP_OK;
 }
 
-static ddp_status apply(void *arg, ddp_range range, bool shared)
+static ddp_status apply(void *arg, ddp_range range, bool counts)
 {
     rank_state *s = arg;
-    (void)shared;
+    (void)counts;
     if (s->gated && s->rounds != 2)
         return DDP_FAIL(DDP_ERR_INTERNAL, "updated after %d rounds", s->rounds);
     float *w = ddp_reducer_params(s->reducer);
@@ -311,11 +311,11 @@ static float tree_sum(int64_t first, int64_t n, size_t element)
 }
 
 /* Every block comes once over all ranks, and as a whole. */
-static ddp_status apply_block(void *arg, ddp_range range, bool shared)
+static ddp_status apply_block(void *arg, ddp_range range, bool counts)
 {
     rank_state *s = arg;
     bool known = false;
-    (void)shared;
+    (void)counts;
     for (int b = 0; b < ddp_reducer_block_count(s->reducer); b++) {
         const ddp_range block = ddp_reducer_block(s->reducer, b);
         known |= block.lo == range.lo && block.hi == range.hi;
