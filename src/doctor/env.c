@@ -19,14 +19,44 @@ static bool starts_with_any(const char *text, const char *const *starts)
 
 static bool is_relevant(const char *variable)
 {
-    static const char *const wanted[] = {
-        "OMPI_MCA_",   "NCCL_",      "UCX_",    "FI_",    "MPICH_", "I_MPI_",
-        "CUDA_",       "CUDNN_",     "CUBLAS_", "OMP_",   "GOMP_",  "KMP_",
-        "DNNL_",       "ONEDNN_",    "MALLOC_", "HWLOC_", "GLIBC_", "LD_LIBRARY_PATH=",
-        "LD_PRELOAD=", "DDP_TRAIN_", NULL};
-    static const char *const unwanted[] = {
-        "OMPI_MCA_orte_",  "OMPI_MCA_ess", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir",
-        "OMPI_MCA_shmem_", "NCCL_DEBUG",   "NCCL_HOSTID",   NULL};
+    static const char *const wanted[] = {"OMPI_MCA_",
+                                         "NCCL_",
+                                         "UCX_",
+                                         "FI_",
+                                         "MPICH_",
+                                         "I_MPI_",
+                                         "CUDA_VISIBLE_DEVICES=",
+                                         "CUDA_DEVICE_ORDER=",
+                                         "CUDA_LAUNCH_BLOCKING=",
+                                         "CUDA_MODULE_LOADING=",
+                                         "CUDNN_",
+                                         "CUBLAS_",
+                                         "OMP_",
+                                         "GOMP_",
+                                         "KMP_",
+                                         "DNNL_",
+                                         "ONEDNN_",
+                                         "MALLOC_",
+                                         "HWLOC_",
+                                         "GLIBC_",
+                                         "LD_LIBRARY_PATH=",
+                                         "LD_PRELOAD=",
+                                         "DDP_TRAIN_",
+                                         NULL};
+    /* How daemons and ranks were started, which is the launcher's business. */
+    static const char *const unwanted[] = {"OMPI_MCA_orte_",
+                                           "OMPI_MCA_ess",
+                                           "OMPI_MCA_pmix",
+                                           "OMPI_MCA_plm",
+                                           "OMPI_MCA_routed",
+                                           "OMPI_MCA_rmaps",
+                                           "OMPI_MCA_ras",
+                                           "OMPI_MCA_odls",
+                                           "OMPI_MCA_initial_wdir",
+                                           "OMPI_MCA_shmem_",
+                                           "NCCL_DEBUG",
+                                           "NCCL_HOSTID",
+                                           NULL};
 
     return starts_with_any(variable, wanted) && !starts_with_any(variable, unwanted);
 }

@@ -14,7 +14,15 @@
 #include "ddp/thread.h"
 #include "doctor/doctor.h"
 
-enum { PINGS = 21, WARM_UP = 3, LARGE_PINGS = 2, SUMS = 3, FULL_HOSTS = 5, INSIDE_PAIRS = 4 };
+enum {
+    PINGS = 21,
+    WARM_UP = 3,
+    LARGE_PINGS = 2,
+    SUMS = 3,
+    FULL_HOSTS = 5,
+    INSIDE_PAIRS = 4,
+    GOOD_PART = 4
+};
 #define MIB           ((size_t)1 << 20)
 #define SMALL_BYTES   (16 * sizeof(char))
 #define LARGE_BYTES   (16 * MIB)
@@ -49,20 +57,26 @@ static ddp_status time_pings(ddp_comm *comm, const ddpi_doctor_link *link, void 
     return DDP_OK;
 }
 
-/* The interface that has carried most since then, if it has carried at least so much. */
-static void name_iface(const ddpi_doctor_traffic *before, int count, size_t bytes, char *name)
+/* The interface that has carried most of so many bytes since then, and how many have carried a good
+ * part of them: MPI may deal a message out to several. */
+static void name_ways(const ddpi_doctor_traffic *before, int count, size_t bytes,
+                      ddpi_doctor_link *link)
 {
     ddpi_doctor_traffic after[DDPI_DOCTOR_IFACES];
     const int now = ddpi_doctor_traffic_read(after);
-    uint32_t most = (uint32_t)bytes;
+    uint32_t most = 0;
 
     for (int i = 0; i < now; i++)
-        for (int k = 0; k < count; k++)
-            if (strcmp(after[i].name, before[k].name) == 0 &&
-                after[i].sent - before[k].sent >= most) {
-                most = after[i].sent - before[k].sent;
-                memcpy(name, after[i].name, DDPI_DOCTOR_NAME_BYTES);
-            }
+        for (int k = 0; k < count; k++) {
+            const uint32_t sent = after[i].sent - before[k].sent;
+            if (strcmp(after[i].name, before[k].name) != 0 || sent < (uint32_t)bytes / GOOD_PART)
+                continue;
+            link->ways++;
+            if (sent <= most)
+                continue;
+            most = sent;
+            memcpy(link->iface, after[i].name, sizeof link->iface);
+        }
 }
 
 static ddp_status measure_pair(ddp_comm *comm, void *buf, ddpi_doctor_link *link, int64_t *spent_ns)
@@ -86,7 +100,7 @@ static ddp_status measure_pair(ddp_comm *comm, void *buf, ddpi_doctor_link *link
         DDP_TRY(time_pings(comm, link, buf, LARGE_BYTES, &large_ns));
     }
     if (mine) {
-        name_iface(before, count, (LARGE_PINGS + 1) * (size_t)told.link.bytes, told.link.iface);
+        name_ways(before, count, (LARGE_PINGS + 1) * (size_t)told.link.bytes, &told.link);
         told.link.latency_s = (double)small_ns / 2e9;
         told.link.rate = large_ns > 0 ? (double)told.link.bytes / ((double)large_ns / 2e9) : 0;
         told.spent_ns = ddp_now_ns() - begin_ns;

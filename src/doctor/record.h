@@ -116,6 +116,7 @@ typedef struct ddpi_doctor_link {
     double latency_s;                   /* one way, of 16 bytes */
     double rate;                        /* bytes/s one way, of the largest message that was sent */
     int64_t bytes;                      /* of that */
+    int32_t ways;                       /* interfaces that carried a good part of them */
     char iface[DDPI_DOCTOR_NAME_BYTES]; /* that the bytes went through; "": none that counts */
 } ddpi_doctor_link;
 

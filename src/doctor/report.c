@@ -146,15 +146,17 @@ static void put_links(page *p, const ddpi_doctor_case *c)
     put(p, "\n  %-28s %-10s %12s %12s\n", "messages", "by", "latency", "rate");
     for (int i = 0; i < links->link_count; i++) {
         const ddpi_doctor_link *link = &links->links[i];
-        char name[3 * TEXT_BYTES], time[TEXT_BYTES];
+        char name[3 * TEXT_BYTES], way[TEXT_BYTES], time[TEXT_BYTES];
         snprintf(name, sizeof name, "%d-%d %s%s%.40s", link->from, link->to,
                  link->inside ? "inside " : c->ranks[link->from].host, link->inside ? "" : "-",
                  link->inside ? c->ranks[link->from].host : c->ranks[link->to].host);
-        put(p, "  %-28s %-10s %12s %7.3f GB/s\n", name,
-            link->iface[0] != '\0' ? link->iface
-            : link->inside         ? "memory"
-                                   : "MPI",
-            seconds_text(link->latency_s, time), link->rate / 1e9);
+        snprintf(way, sizeof way, link->ways > 1 ? "%s +%d" : "%s",
+                 link->ways > 0 ? link->iface
+                 : link->inside ? "memory"
+                                : "MPI",
+                 link->ways - 1);
+        put(p, "  %-28s %-10s %12s %7.3f GB/s\n", name, way, seconds_text(link->latency_s, time),
+            link->rate / 1e9);
     }
     if (links->pair_count > links->link_count)
         put(p, "  %d more pairs were not measured\n", links->pair_count - links->link_count);

@@ -22,7 +22,8 @@ static void check_speed(const ddpi_doctor_case *c, const ddpi_doctor_link *link,
     const ddpi_doctor_iface *iface = find_iface(&c->ranks[link->from].net, link->iface);
     const double line = iface != NULL ? (double)iface->speed_mbit * 1e6 / 8 : 0;
 
-    if (link->inside || link->bytes < LARGE_ENOUGH || line <= 0 || link->rate >= SLOW_SHARE * line)
+    if (link->inside || link->ways > 1 || link->bytes < LARGE_ENOUGH || line <= 0 ||
+        link->rate >= SLOW_SHARE * line)
         return;
     ddpi_findings_add(out, DDPI_FINDING_SLOW,
                       "look for other traffic, a limit on the way, or MPI's interface",

@@ -5,6 +5,7 @@
 #include "doctor/findings.h"
 
 enum { TEXT_BYTES = 160 };
+#define INCLUDE      "OMPI_MCA_btl_tcp_if_include"
 #define SLOW_NAME_S  0.5
 #define SLOW_START_S 10.0
 
@@ -69,13 +70,15 @@ static void check_bridges(const ddpi_doctor_case *c, int host, ddpi_findings *ou
             }
 }
 
-static bool only_here(const ddpi_doctor_case *c, const ddpi_doctor_iface *iface)
+/* Neither a network with others in it, nor one of several with the same address, which are told
+ * apart by check_bridges(). */
+static bool only_here(const ddpi_doctor_case *c, int host, const ddpi_doctor_iface *iface)
 {
     for (int r = 0; r < c->world; r++)
         for (int i = 0; i < c->ranks[r].net.count; i++) {
             const ddpi_doctor_iface *other = &c->ranks[r].net.list[i];
-            if (!other->loopback && other->up && ddpi_about_same_subnet(other, iface) &&
-                strcmp(other->address, iface->address) != 0)
+            if (strcmp(c->ranks[r].host, c->ranks[host].host) != 0 && !other->loopback &&
+                other->up && ddpi_about_same_subnet(other, iface))
                 return false;
         }
     return true;
@@ -89,7 +92,7 @@ static void check_inner(const ddpi_doctor_case *c, int host, ddpi_findings *out)
 
     for (int i = 0; i < net->count; i++) {
         const ddpi_doctor_iface *iface = &net->list[i];
-        if (iface->up && iface->bridge && only_here(c, iface))
+        if (iface->up && iface->bridge && only_here(c, host, iface))
             ddpi_findings_add(out, DDPI_FINDING_NOTE, say_subnet(c, host, remedy),
                               "%s of %s (%s) leads to no other host, but MPI may try it",
                               iface->name, c->ranks[host].host, iface->address);
@@ -155,13 +158,17 @@ void ddpi_rules_net(const ddpi_doctor_case *c, ddpi_findings *out)
     if (ddpi_about_hosts(c) < 2)
         return;
     for (int r = 0; r < c->world; r++) {
+        size_t bytes;
         if (!ddpi_about_is_first(c, r))
             continue;
         check_subnets(c, r, out);
+        check_list(c, r, INCLUDE, out);
+        /* Whoever has named the interfaces is past these. */
+        if (ddpi_about_variable(&c->ranks[r], INCLUDE, &bytes) != NULL)
+            continue;
         check_bridges(c, r, out);
         check_inner(c, r, out);
         check_twice(c, r, out);
-        check_list(c, r, "OMPI_MCA_btl_tcp_if_include", out);
     }
 }
 

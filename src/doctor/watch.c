@@ -15,26 +15,41 @@ struct ddpi_doctor_watch {
     bool over; /* under the monitor */
 };
 
-static void say_interfaces(void)
+static void say_interfaces(const ddpi_doctor_net *net)
 {
-    ddpi_doctor_net net = {.count = 0};
+    for (int i = 0; i < net->count; i++)
+        if (!net->list[i].loopback)
+            fprintf(stderr, "ddp_train:   %-15s %s/%d%s%s\n", net->list[i].name,
+                    net->list[i].address, net->list[i].prefix, net->list[i].up ? "" : ", down",
+                    net->list[i].bridge ? ", leads to containers of this host only" : "");
+}
 
-    ddpi_doctor_look_at_net(&net);
-    for (int i = 0; i < net.count; i++)
-        fprintf(stderr, "ddp_train:   %-15s %s/%d%s%s\n", net.list[i].name, net.list[i].address,
-                net.list[i].prefix, net.list[i].up ? "" : ", down",
-                net.list[i].bridge ? ", leads to containers of this host" : "");
+/* The first that may lead to other hosts. */
+static void guess_subnet(const ddpi_doctor_net *net, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, "SUBNET/BITS");
+    for (int i = 0; i < net->count; i++)
+        if (ddpi_about_reaches(&net->list[i]) && net->list[i].family == 4) {
+            ddpi_about_subnet(&net->list[i], text, text_bytes);
+            return;
+        }
 }
 
 static void give_up(const ddpi_doctor_watch *watch)
 {
+    ddpi_doctor_net net = {.count = 0};
+    char subnet[64];
+
     if (watch->speaks) {
+        ddpi_doctor_look_at_net(&net);
+        guess_subnet(&net, subnet, sizeof subnet);
         fprintf(stderr,
                 "ddp_train: this will fail because MPI has not connected the ranks within %.0f s; "
                 "do: see that no firewall is between the hosts, and say mpirun --mca "
-                "btl_tcp_if_include SUBNET/BITS. Interfaces of this host:\n",
-                watch->limit_s);
-        say_interfaces();
+                "btl_tcp_if_include %s, if that is the network between them. Interfaces of this "
+                "host:\n",
+                watch->limit_s, subnet);
+        say_interfaces(&net);
     }
     (void)fflush(stderr);
     ddp_vanish(1);
