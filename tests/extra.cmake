@@ -75,6 +75,7 @@ function(cluster_test name seconds script)
     SKIP_RETURN_CODE 77 ENVIRONMENT "DDP_TRAIN=$<TARGET_FILE:ddp_train>")
 endfunction()
 cluster_test(hosts 60 hosts)
+cluster_test(doctor 120 doctor)
 cluster_test(hier_bytes 120 bytes)
 
 # A program built by somebody else would need the same sanitizer.
