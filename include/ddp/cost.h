@@ -58,15 +58,15 @@ typedef struct ddp_cost_step {
     /* It goes on while the rank computes. false: the rank that needs it carries it out itself, so
      * nothing hides it. */
     bool hidden;
-    /* Buckets are updated one by one as they come, by the rank that computes: this long for a byte
-     * of gradient. 0: all together, once the last one is there. */
-    double update_per_byte;
 } ddp_cost_step;
 
+/* Updates are left out. Those of buckets that come early are made within backward, and delay what
+ * is behind them as much as the whole; the others hide a little of what is still under way, which
+ * is forgone here. */
 typedef struct ddp_cost_open {
     double comm;    /* all communications, one after the other */
-    double exposed; /* time in which the rank did nothing but wait for them */
-    double end;     /* backward, waiting and updates */
+    double exposed; /* from the end of backward to that of the last one */
+    double end;     /* from the start of backward to the end of both */
 } ddp_cost_open;
 
 /* What a cut costs: bucket b has the pieces ends[b-1] .. ends[b]-1, and the last end is count. A

@@ -1,22 +1,16 @@
 /* cost_cut.c - what a cut into buckets leaves exposed, and the cut that leaves the least.
  *
  * Bucket k starts when it is complete and the one before it is through, and ends t(bytes) later:
- * end_k = max(ready_k, end_(k-1)) + t_k. The rank comes out of backward at B, and then waits for
- * and updates one bucket after the other, so the whole takes
  *
- *     T = max(B + U, max over k of end_k + (updates of bucket k and all after it)),
+ *     end_k = max(ready_k, end_(k-1)) + t_k.
  *
- * U being all updates. The update of what begins at a border is known without knowing the cut, and
- * an earlier end is never worse for what follows. So whether some cut stays within T is found by
- * one pass of dynamic programming over borders, keeping the earliest end at each and dropping what
- * is beyond T; the least T by halving. The fewest buckets within it come from passes of one more
- * bucket each. */
+ * An earlier end is never worse for what follows. So the earliest end of all cuts of the pieces
+ * before a border is found by dynamic programming over borders; once more, with one bucket more in
+ * each round, until the whole ends soon enough, it gives the fewest buckets. */
 #include <math.h>
 
 #include "ddp/cost.h"
 #include "ddp/memory.h"
-
-enum { HALVINGS = 50 };
 
 /* ---- what a cut costs ---- */
 
@@ -27,7 +21,7 @@ static double start_of(const ddp_cost_step *step, double ready)
 
 ddp_cost_open ddp_cost_cut(const ddp_cost_step *step, const int *ends, int buckets)
 {
-    double end = 0, clock = step->backward;
+    double end = 0;
     ddp_cost_open open = {0};
 
     for (int b = 0, i = 0; b < buckets; b++) {
@@ -39,10 +33,9 @@ ddp_cost_open ddp_cost_cut(const ddp_cost_step *step, const int *ends, int bucke
         const double seconds = ddp_cost_seconds(step->curve, bytes);
         end = fmax(end, start_of(step, ready)) + seconds;
         open.comm += seconds;
-        open.exposed += fmax(0, end - clock);
-        clock = fmax(clock, end) + step->update_per_byte * bytes;
     }
-    open.end = clock;
+    open.end = fmax(step->backward, end);
+    open.exposed = open.end - step->backward;
     return open;
 }
 
@@ -72,17 +65,14 @@ typedef struct solver {
     int *from;      /* [count + 1][count + 1]: by buckets and border, the border before */
 } solver;
 
-/* The bucket from border i to border j, behind what ends at `end`; beyond the limit: infinite. */
-static double extend(const solver *s, int i, int j, double end, double limit)
+/* The end of a bucket from border i to border j, behind what ends at `end`. */
+static double extend(const solver *s, int i, int j, double end)
 {
-    const double bytes = s->before[j] - s->before[i], all = s->before[s->step->count];
-    const double through = fmax(end, s->ready[j]) + ddp_cost_seconds(s->step->curve, bytes);
-
-    return through + s->step->update_per_byte * (all - s->before[i]) <= limit ? through : INFINITY;
+    return fmax(end, s->ready[j]) + ddp_cost_seconds(s->step->curve, s->before[j] - s->before[i]);
 }
 
-/* The earliest end of any cut within the limit; infinite if there is none. */
-static double earliest(solver *s, double limit)
+/* The earliest end of any cut. */
+static double earliest(solver *s)
 {
     const int count = s->step->count;
 
@@ -90,29 +80,13 @@ static double earliest(solver *s, double limit)
     for (int j = 1; j <= count; j++) {
         s->end[j] = INFINITY;
         for (int i = 0; i < j; i++)
-            if (isfinite(s->end[i]))
-                s->end[j] = fmin(s->end[j], extend(s, i, j, s->end[i], limit));
+            s->end[j] = fmin(s->end[j], extend(s, i, j, s->end[i]));
     }
     return s->end[count];
 }
 
-/* A limit that some cut keeps, next to the least. `high` is kept by some cut. */
-static double least_limit(solver *s, double low, double high)
-{
-    if (isfinite(earliest(s, low)))
-        return low;
-    for (int i = 0; i < HALVINGS; i++) {
-        const double mid = low + (high - low) / 2;
-        if (isfinite(earliest(s, mid)))
-            high = mid;
-        else
-            low = mid;
-    }
-    return high;
-}
-
 /* One bucket more than in s->end, which becomes the result. */
-static void add_bucket(solver *s, int buckets, double limit)
+static void add_bucket(solver *s, int buckets)
 {
     const int count = s->step->count;
     int *from = s->from + (size_t)buckets * ((size_t)count + 1);
@@ -123,7 +97,7 @@ static void add_bucket(solver *s, int buckets, double limit)
         for (int i = 0; i < j; i++) {
             if (!isfinite(s->end[i]))
                 continue;
-            const double through = extend(s, i, j, s->end[i], limit);
+            const double through = extend(s, i, j, s->end[i]);
             if (through < s->next[j]) {
                 s->next[j] = through;
                 from[j] = i;
@@ -146,8 +120,8 @@ static int fewest(solver *s, double limit, int *ends)
     do {
         if (buckets == count)
             return 0;
-        add_bucket(s, ++buckets, limit);
-    } while (!isfinite(s->end[count]));
+        add_bucket(s, ++buckets);
+    } while (s->end[count] > limit);
     for (int b = buckets, at = count; b > 0; b--) {
         ends[b - 1] = at;
         at = s->from[(size_t)b * ((size_t)count + 1) + (size_t)at];
@@ -191,15 +165,11 @@ ddp_status ddp_cost_best_cut(const ddp_cost_step *step, double slack, const int 
 
     DDP_ASSERT(step->count >= 1);
     DDP_TRY_GOTO(st, open_solver(step, &s), done);
-    const int one = step->count;
-    const double updates = step->update_per_byte * s.before[step->count];
     /* Sums in another order may differ in their last bits. */
-    const double rounding = 1e-9 * (step->backward + updates);
-    const double single = ddp_cost_cut(step, &one, 1).end + rounding;
-    const double known =
-        other != NULL ? ddp_cost_cut(step, other, other_buckets).end + rounding : INFINITY;
-    const double least = least_limit(&s, step->backward + updates + rounding, fmin(single, known));
-    const double limit = fmax(least, fmin(least + slack, known));
+    const double rounding = 1e-9 * step->backward;
+    const double least = fmax(step->backward, earliest(&s));
+    const double known = other != NULL ? ddp_cost_cut(step, other, other_buckets).end : INFINITY;
+    const double limit = fmax(least, fmin(least + slack, known)) + rounding;
     *buckets_out = fewest(&s, limit, ends);
     DDP_ASSERT(*buckets_out >= 1);
 done:

@@ -111,13 +111,6 @@ static void cuts_cost_what_the_closed_forms_say(void **state)
     curve = ddp_cost_curve_line(0, 200);
     step.hidden = false;
     CHECK_NEAR(ddp_cost_cut(&step, each, 4).exposed, 2);
-    /* Updates of 1 each: only the first wait, for the first bucket, is not hidden behind them. */
-    step.hidden = true;
-    step.update_per_byte = 0.01;
-    curve = ddp_cost_curve_line(0, 40); /* 2.5 each: ends at 3.5, 6, 8.5, 11 */
-    open = ddp_cost_cut(&step, each, 4);
-    CHECK_NEAR(open.exposed, (6 - 5) + (8.5 - 7) + (11 - 9.5));
-    CHECK_NEAR(open.end, 12);
 }
 
 static void sizes_cut_as_the_reducer_does(void **state)
@@ -167,8 +160,7 @@ static void draw(problem *p, uint32_t number)
                               .ready = p->ready,
                               .backward = clock + 0.1,
                               .curve = &p->curve,
-                              .hidden = number % 4 != 1,
-                              .update_per_byte = number % 2 == 0 ? 2e-4 : 0};
+                              .hidden = number % 4 != 1};
 }
 
 static int ends_of(unsigned mask, int *ends)
