@@ -85,6 +85,10 @@ typedef struct ddp_work {
     struct ddp_work *next; /* the queue's own */
 } ddp_work;
 
+/* Local. Whether a sum of so many bytes over this buffer goes on while the rank computes; false: it
+ * is carried out by the rank that waits for it. */
+DDP_API bool ddp_comm_works_aside(const ddp_comm *comm, void *buf, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

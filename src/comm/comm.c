@@ -53,6 +53,16 @@ static ddpi_route route_of(const ddp_comm *comm, const ddp_coll *coll)
     return in_window ? DDPI_ROUTE_SHM : DDPI_ROUTE_ENGINE;
 }
 
+bool ddp_comm_works_aside(const ddp_comm *comm, void *buf, size_t bytes)
+{
+    const ddp_coll coll = {.kind = DDP_COLL_REDUCE_OWNED,
+                           .dtype = DDP_F32,
+                           .buf = buf,
+                           .count = bytes / sizeof(float)};
+
+    return comm->lane != NULL || route_of(comm, &coll) > DDPI_ROUTE_SHM;
+}
+
 static bool keeps_order(ddp_allreduce_algo algo)
 {
     return algo == DDP_ALLREDUCE_AUTO || algo == DDP_ALLREDUCE_SHM || algo == DDP_ALLREDUCE_TREE ||
