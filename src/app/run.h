@@ -92,6 +92,8 @@ typedef struct ddpi_run_shares {
     double *seconds; /* of a shard's forward and backward; NULL unless weights are measured */
 } ddpi_run_shares;
 
+typedef struct ddpi_buckets ddpi_buckets;
+
 typedef struct ddpi_run {
     const ddpi_app *app;
     ddp_config config; /* this rank's */
@@ -108,7 +110,8 @@ typedef struct ddpi_run {
     ddpi_run_data data;
     ddpi_run_net net;
     ddpi_run_shares shares;
-    ddp_run_state start; /* where the run goes on */
+    ddpi_buckets *buckets; /* how they were chosen; NULL: by size */
+    ddp_run_state start;   /* where the run goes on */
     ddp_run_summary summary;
     ddp_eval_result val;
 } ddpi_run;
@@ -196,6 +199,16 @@ int64_t ddpi_run_first_shard(const ddpi_run *run);
  * option. */
 void ddpi_run_print_shares(const ddpi_run *run);
 DDP_INNER ddp_status ddpi_run_add_shares(const ddpi_run *run, ddp_json *record);
+/* Collective. With --bucket-cap-mb auto: measures, and cuts the gradients' buckets by it; what it
+ * came to as lines for the console, and as keys for the run record. Else nothing. */
+DDP_INNER ddp_status ddpi_run_choose_buckets(ddpi_run *run);
+void ddpi_run_print_buckets(const ddpi_run *run);
+DDP_INNER ddp_status ddpi_run_add_buckets(const ddpi_run *run, ddp_json *record);
+/* Rank 0: the run directory's layers.json. */
+DDP_INNER ddp_status ddpi_run_write_layers(const ddpi_run *run);
+/* Rank 0, each step: after a few says what training came to. */
+void ddpi_run_watch_buckets(const ddpi_run *run, const ddp_step_stats *stats);
+void ddpi_run_close_buckets(ddpi_run *run);
 /* How the run has ended, unless it failed: "trained", "evaluated", "stopped". */
 const char *ddpi_run_status_word(const ddpi_run *run);
 /* Writes the run directory's status file, if there is a directory. Any rank may say "failed": it
