@@ -61,7 +61,8 @@ enum { DDP_CONFIG_MAX_CHANNELS = 64 };
 /* Options as given that belong to no module alone. Texts may be NULL: not given. */
 typedef struct ddp_run_opts {
     const char *model, *input_shape, *normalize, *run_dir, *init_weights, *save_weights,
-        *dump_logits, *freeze, *rank_weights, *resume, *time_limit, *loss_scale, *replay, *inject;
+        *dump_logits, *freeze, *rank_weights, *resume, *time_limit, *loss_scale, *replay, *inject,
+        *bucket_cap;
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks, verify_world, verify_resume;
     int64_t checkpoint_every, checkpoint_epochs, keep;
@@ -95,6 +96,7 @@ typedef struct ddp_config {
     double time_limit;            /* seconds; 0: none */
     double loss_scale;            /* to begin with; 0: none */
     bool loss_scale_grows;
+    bool auto_buckets;    /* --bucket-cap-mb auto; reducer.bucket_cap_mb is the default then */
     double lr;            /* after --lr-scale */
     int workers;          /* loader threads of this rank */
     ddp_options *options; /* owned by what ddp_config_create() gave */

@@ -38,7 +38,7 @@ static double seconds_since(int64_t start_ns)
 /* ---- passes ---- */
 
 /* What a pass is measured by: the parameters' times, then these. */
-enum { FORWARD, BACKWARD, COMM, EXPOSED, SECONDS, MORE };
+enum { FORWARD, TAIL, COMM, EXPOSED, SECONDS, MORE };
 /* Intervals of the main stream; parameters come behind. */
 enum { MARK_OTHER, MARK_FORWARD, MARK_TAIL, MARK_PARAMS };
 
@@ -200,7 +200,7 @@ static ddp_status read_marks(ddpi_passes *p)
         ready[p->order[i]] = clock;
     }
     p->columns[FORWARD] = (double)p->ns[MARK_FORWARD] * 1e-9;
-    p->columns[BACKWARD] = clock + (double)p->ns[MARK_TAIL] * 1e-9;
+    p->columns[TAIL] = (double)p->ns[MARK_TAIL] * 1e-9;
     return DDP_OK;
 }
 
@@ -241,7 +241,10 @@ ddp_status ddpi_passes_run(ddpi_passes *p, ddp_reducer *reducer, bool sums, int 
                                DDP_REDUCE_MAX, "times of passes"));
     memcpy(times->ready, p->columns + MORE, (size_t)p->params * sizeof *times->ready);
     times->forward = p->columns[FORWARD];
-    times->backward = p->columns[BACKWARD];
+    times->backward = 0;
+    /* Each column has a median and a rank of its own: the whole must fit its parts. */
+    for (int i = 0; i < p->params; i++)
+        times->backward = fmax(times->backward, times->ready[i] + p->columns[TAIL]);
     times->comm = p->columns[COMM];
     times->exposed = p->columns[EXPOSED];
     times->seconds = p->columns[SECONDS];

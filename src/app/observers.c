@@ -81,6 +81,8 @@ static ddp_status on_step(void *arg, const ddp_run_info *info, const ddp_step_in
     state->rate = state->rate == 0 ? rate : state->rate + RATE_WEIGHT * (rate - state->rate);
     if (!state->run->config.run.quiet)
         show_progress(state, info, step);
+    if (!state->run->config.run.quiet)
+        ddpi_run_watch_buckets(state->run, step->stats);
     return record_step(state->run, info, step, wall_ns);
 }
 

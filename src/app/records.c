@@ -72,6 +72,7 @@ static ddp_status fill_run(const ddpi_run *run, ddp_json *record)
     ddp_json_set_int(record, "world_size", run->world);
     ddp_json_set_int(record, "logical_ranks", run->config.shards);
     DDP_TRY(ddpi_run_add_shares(run, record));
+    DDP_TRY(ddpi_run_add_buckets(run, record));
     DDP_TRY(add_hosts(run, record));
     ddp_json_set_string(record, "device", ddp_device_describe(run->net.device));
     DDP_TRY(add_dataset(run, record));
@@ -169,6 +170,7 @@ static ddp_status print_start(const ddpi_run *run)
                   run->data.sampler.size, config->global_batch, config->shards,
                   ddp_sampler_steps(&run->data.sampler));
     ddpi_run_print_shares(run);
+    ddpi_run_print_buckets(run);
     print_lr(config);
     return DDP_OK;
 }
@@ -181,6 +183,7 @@ ddp_status ddpi_run_describe(ddpi_run *run)
         ddp_warn("this run rehearses mishaps: --inject %s", run->config.run.inject);
     DDP_TRY(ddpi_environment_write(run));
     DDP_TRY(write_run(run));
+    DDP_TRY(ddpi_run_write_layers(run));
     return print_start(run);
 }
 

@@ -186,6 +186,7 @@ static void report(ddpi_run *run, ddp_status st, const char *message)
 static void close_run(ddpi_run *run)
 {
     ddpi_run_close_model(run);
+    ddpi_run_close_buckets(run);
     ddpi_run_close_shares(run);
     ddpi_run_close_data(run);
     ddp_metrics_close(run->metrics);

@@ -178,6 +178,7 @@ ddp_status ddpi_run_open_training(ddpi_run *run)
     if (st == DDP_OK)
         st = open_loader(run);
     DDP_TRY(ddpi_run_agree(run, st, "open loader and evaluation"));
+    DDP_TRY(ddpi_run_choose_buckets(run));
     return open_strategy(run);
 }
 

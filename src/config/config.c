@@ -16,6 +16,7 @@ static const ddp_config defaults = {
             .seed = 3, /* leaves lenet's first plateau early, for every number of ranks */
             .input_shape = "1x28x28",
             .batch_size = 256,
+            .bucket_cap = "25",
             .accumulate = 1,
             .workers = -1,
             .lr_base_batch = 256,

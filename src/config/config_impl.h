@@ -19,6 +19,9 @@ DDP_INNER ddp_status ddpi_config_parse_duration(const char *text, double *second
 /* "dynamic", or a number to begin with. */
 DDP_INNER ddp_status ddpi_config_parse_scale(const char *text, double *scale_out, bool *grows_out);
 
+/* --bucket-cap-mb: "auto", or a number of MiB, which auto leaves as it is. */
+DDP_INNER ddp_status ddpi_config_parse_buckets(const char *text, bool *auto_out, double *mb_out);
+
 /* Rules that need neither ranks nor data. */
 DDP_INNER ddp_status ddpi_config_check(const ddp_config *config);
 

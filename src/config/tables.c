@@ -237,8 +237,10 @@ static const ddp_option comm_options[] = {
      "itself where MPI says that it can and a probe agrees"},
     {"first-bucket-mb", DDP_OPT_DOUBLE, AT(reducer.first_bucket_mb), 1e-3, 65536, NULL, "MIB",
      "Size of the first gradient bucket"},
-    {"bucket-cap-mb", DDP_OPT_DOUBLE, AT(reducer.bucket_cap_mb), 1e-3, 65536, NULL, "MIB",
-     "Size of the others"},
+    {"bucket-cap-mb", DDP_OPT_STRING, AT(run.bucket_cap), 0, 0, NULL, "auto|MIB",
+     "Size of the others; auto: at the start a few steps are tried, and buckets end where the "
+     "least "
+     "of their sums is predicted to stay exposed, unless 25 MiB were faster"},
     {"shared-memory", DDP_OPT_BOOL, AT(comm.shared_memory), 0, 0, NULL, NULL,
      "Share memory between the ranks of a node; --no-shared-memory: every rank as if on its own"},
     {"comm-timeout", DDP_OPT_DOUBLE, AT(run.comm_timeout), 0, 1e6, NULL, "SECONDS",

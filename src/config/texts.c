@@ -166,3 +166,21 @@ ddp_status ddpi_config_parse_scale(const char *text, double *scale_out, bool *gr
                     "2^-14 to 2^127",
                     text);
 }
+
+ddp_status ddpi_config_parse_buckets(const char *text, bool *auto_out, double *mb_out)
+{
+    const double least = 1e-3, most = 65536;
+    char *end;
+
+    *auto_out = strcmp(text, "auto") == 0;
+    if (*auto_out)
+        return DDP_OK;
+    const double value = strtod(text, &end);
+    if (end == text || *end != 0 || !(value >= least && value <= most))
+        return DDP_FAIL(DDP_ERR_USAGE,
+                        "option --bucket-cap-mb: found \"%.100s\", expected auto or a number from "
+                        "0.001 to 65536",
+                        text);
+    *mb_out = value;
+    return DDP_OK;
+}

@@ -96,6 +96,22 @@ static ddp_status check_precision(const ddp_run_opts *run)
     return ddpi_config_parse_scale(run->loss_scale, &scale, &grows);
 }
 
+static ddp_status check_buckets(const ddp_run_opts *run)
+{
+    bool chosen;
+    double mb;
+
+    DDP_TRY(ddpi_config_parse_buckets(run->bucket_cap, &chosen, &mb));
+    if (chosen && run->exact)
+        return USAGE(
+            "option --bucket-cap-mb: found auto with --exact, expected a number: norms are "
+            "added bucket by bucket, and measured buckets differ from run to run");
+    if (chosen && run->strategy == DDP_STRATEGY_NAIVE)
+        return USAGE("option --bucket-cap-mb: found auto with --strategy naive, which has no "
+                     "buckets; expected ddp or sync");
+    return DDP_OK;
+}
+
 /* What --exact cannot keep its promise with. */
 static ddp_status check_exact(const ddp_config *config)
 {
@@ -202,6 +218,7 @@ ddp_status ddpi_config_check(const ddp_config *config)
     DDP_TRY(check_precision(&config->run));
     DDP_TRY(check_inject(config));
     DDP_TRY(check_exact(config));
+    DDP_TRY(check_buckets(&config->run));
     DDP_TRY(check_self_tests(&config->run, &config->trainer));
     DDP_TRY(ddpi_config_check_weights(config->run.rank_weights));
     if (config->model.label_smoothing >= 1)
@@ -268,6 +285,8 @@ ddp_status ddp_config_resolve(ddp_config *config, int world)
     config->reducer.exact = run->exact;
     config->device.deterministic = run->exact;
     DDP_TRY(resolve_precision(config));
+    DDP_TRY(ddpi_config_parse_buckets(run->bucket_cap, &config->auto_buckets,
+                                      &config->reducer.bucket_cap_mb));
     return DDP_OK;
 }
 
