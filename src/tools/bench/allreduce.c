@@ -44,7 +44,7 @@ static const char doc[] =
 static const char *const algorithm_names[] = {
     [DDP_ALLREDUCE_AUTO] = "auto", [DDP_ALLREDUCE_SHM] = "shm",   [DDP_ALLREDUCE_MPI] = "mpi",
     [DDP_ALLREDUCE_ROOT] = "root", [DDP_ALLREDUCE_RING] = "ring", [DDP_ALLREDUCE_TREE] = "tree",
-    [DDP_ALLREDUCE_RHD] = "rhd",
+    [DDP_ALLREDUCE_RHD] = "rhd",   [DDP_ALLREDUCE_HIER] = "hier",
 };
 static const char *const type_names[] = {
     [DDP_F32] = "f32", [DDP_F64] = "f64", [DDP_I32] = "i32", [DDP_I64] = "i64", [DDP_BF16] = "bf16",

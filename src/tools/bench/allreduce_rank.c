@@ -185,9 +185,19 @@ static size_t largest(const ddpi_reduce_sweep *sweep)
     return bytes;
 }
 
+/* The communicator has been opened for auto: it measures what that means, as training has it. */
+static ddp_status tune(rank *r)
+{
+    for (int i = 0; i < r->sweep->row_count; i++)
+        if (r->sweep->rows[i].algorithm == DDP_ALLREDUCE_AUTO)
+            return ddp_comm_tune(r->comm);
+    return DDP_OK;
+}
+
 static ddp_status measure_all(rank *r)
 {
     DDP_TRY(measure_copy(r));
+    DDP_TRY(tune(r));
     for (int i = 0; i < r->sweep->row_count; i++)
         DDP_TRY(measure_row(r, &r->sweep->rows[i]));
     return DDP_OK;
