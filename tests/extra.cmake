@@ -65,6 +65,7 @@ train_test(run_dir 60 run_dir)
 train_test(doctor 300 doctor)
 train_test(bench_allreduce 120 bench_allreduce)
 train_test(bench_scaling 200 bench_scaling)
+train_test(bench_report 200 bench_report)
 
 # cluster_test(NAME SECONDS SCRIPT ARGUMENT...): over hosts made of network namespaces; a part of run.sh of its own.
 function(cluster_test name seconds script)

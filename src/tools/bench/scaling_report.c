@@ -276,7 +276,8 @@ static ddp_status draw_loss(const ddpi_scaling_case *cases, int count, double *v
                                         .columns = PART_COUNT + 1};
     }
     const ddpi_bench_plot plot = {.name = "scaling-loss",
-                                  .title = "Where a step's time is lost",
+                                  .title =
+                                      "Where a step's time is lost (parts below 0 are left out)",
                                   .x = "",
                                   .y = "% of the step",
                                   .setup = setup,
