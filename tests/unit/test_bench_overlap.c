@@ -1,0 +1,131 @@
+/* test_bench_overlap.c - what ddp_bench overlap makes of made-up spans. */
+#include "harness.h"
+
+#include <math.h>
+
+#include "ddp/memory.h"
+#include "tools/bench/overlap.h"
+
+static void near(double found, double want)
+{
+    if (!(fabs(found - want) <= 1e-12))
+        fail_msg("found %.15g, want %.15g", found, want);
+}
+
+static void add(ddpi_overlap_trace *t, int rank, ddp_span_kind kind, int id, int64_t step,
+                double begin, double end)
+{
+    CHECK_OK(DDP_GROW(t->spans, t->capacity, t->count));
+    t->spans[t->count++] =
+        (ddpi_overlap_span){.rank = rank,
+                            .main = kind != DDP_SPAN_BUCKET,
+                            .kind = kind,
+                            .id = id,
+                            .step = step,
+                            .begin = begin,
+                            .end = end,
+                            .bytes = kind == DDP_SPAN_BUCKET ? 1000 * (id + 1) : 0};
+}
+
+/* Forward 0-10, backward 10-30, two buckets: ready at 15 and 30, on their way 16-24 and 31-36. The
+ * main thread gives them away in 0.1, and waits for the second to 36, with an update of 1 in
+ * between. late: this rank waits that much longer for the second. */
+static void add_rank(ddpi_overlap_trace *t, int rank, int64_t step, double from, double late)
+{
+    add(t, rank, DDP_SPAN_STEP, 0, step, from, from + 40 + late);
+    add(t, rank, DDP_SPAN_FORWARD, 0, step, from, from + 10);
+    add(t, rank, DDP_SPAN_BACKWARD, 0, step, from + 10, from + 30);
+    add(t, rank, DDP_SPAN_WAIT, 0, step, from + 15, from + 15.1);
+    add(t, rank, DDP_SPAN_BUCKET, 0, step, from + 16, from + 24);
+    add(t, rank, DDP_SPAN_WAIT, 1, step, from + 29.9, from + 30);
+    add(t, rank, DDP_SPAN_WAIT, 1, step, from + 30, from + 36 + late);
+    add(t, rank, DDP_SPAN_OPTIM, 0, step, from + 30.5, from + 31.5);
+    add(t, rank, DDP_SPAN_BUCKET, 1, step, from + 31 + late, from + 36 + late);
+    add(t, rank, DDP_SPAN_WAIT, -1, step, from + 37 + late, from + 39 + late); /* control word */
+}
+
+static void spans_become_times_of_buckets(void **state)
+{
+    (void)state;
+    ddpi_overlap_trace t = {0};
+    ddpi_overlap o;
+    add_rank(&t, 1, 7, 1000, 3);
+    add_rank(&t, 0, 7, 1000, 0);
+    CHECK_OK(ddpi_overlap_measure(&t, 1, &o));
+    assert_true(o.ranks == 2 && o.steps == 1 && o.bucket_count == 2 && o.median_step == 7);
+    near(o.step, 41.5);
+    near(o.backward, 20);
+    near(o.comm, 13);
+    near(o.exposed, 0.1 + 6.1 - 1);
+    near(o.exposed_mean, 0.1 + 6.1 - 1 + 1.5);
+    near(o.buckets[0].bytes, 1000);
+    near(o.buckets[0].ready, 5);
+    near(o.buckets[0].start, 6);
+    near(o.buckets[0].end, 14);
+    near(o.buckets[0].hidden, 8);
+    near(o.buckets[0].waited, 0.1);
+    near(o.buckets[1].bytes, 2000);
+    near(o.buckets[1].ready, 19.9);
+    near(o.buckets[1].hidden, 0);
+    near(o.buckets[1].start, 21 + 1.5); /* between the two ranks */
+    near(ddpi_overlap_allowed(&o), 1.3);
+    near(ddpi_overlap_share(&o), (13 - 5.2) / 13);
+    ddpi_overlap_free(&o);
+    ddp_free(t.spans);
+}
+
+static void waiting_while_a_bucket_travels_hides_nothing(void **state)
+{
+    (void)state;
+    ddpi_overlap_trace t = {0};
+    ddpi_overlap o;
+    add(&t, 0, DDP_SPAN_STEP, 0, 1, 0, 40);
+    add(&t, 0, DDP_SPAN_BACKWARD, 0, 1, 10, 30);
+    add(&t, 0, DDP_SPAN_WAIT, 0, 1, 15, 20);
+    add(&t, 0, DDP_SPAN_BUCKET, 0, 1, 16, 24);
+    CHECK_OK(ddpi_overlap_measure(&t, 1, &o));
+    near(o.buckets[0].hidden, 4);
+    near(o.exposed, 5);
+    ddpi_overlap_free(&o);
+    ddp_free(t.spans);
+}
+
+static void more_communication_than_backward_may_be_exposed(void **state)
+{
+    (void)state;
+    ddpi_overlap o = {.backward = 10, .comm = 30, .exposed = 21};
+    near(ddpi_overlap_allowed(&o), 23);
+    near(ddpi_overlap_share(&o), 0.9);
+    o.comm = 0;
+    near(ddpi_overlap_share(&o), 1);
+}
+
+static void steps_that_lack_something_do_not_count(void **state)
+{
+    (void)state;
+    ddpi_overlap_trace t = {0};
+    ddpi_overlap o;
+    CHECK_FAILS(ddpi_overlap_measure(&t, 1, &o), DDP_ERR_FORMAT, "no spans of buckets");
+    for (int step = 1; step <= 5; step++)
+        for (int rank = 0; rank < 2; rank++)
+            if (step != 4 || rank == 0) /* a rank's ring has lost that step */
+                add_rank(&t, rank, step, 100 * step, step == 5 ? 2 : 0);
+    CHECK_OK(ddpi_overlap_measure(&t, 2, &o));
+    assert_int_equal(o.steps, 3); /* 2, 3, 5 */
+    near(o.step, 40);
+    assert_true(o.median_step == 2 || o.median_step == 3);
+    ddpi_overlap_free(&o);
+    CHECK_FAILS(ddpi_overlap_measure(&t, 6, &o), DDP_ERR_FORMAT, "no complete step from step 6 on");
+    ddp_free(t.spans);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(spans_become_times_of_buckets),
+        cmocka_unit_test(waiting_while_a_bucket_travels_hides_nothing),
+        cmocka_unit_test(more_communication_than_backward_may_be_exposed),
+        cmocka_unit_test(steps_that_lack_something_do_not_count),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
