@@ -36,6 +36,12 @@ typedef struct ddp_strategy_opts {
     int graph;             /* ddp_graph_choice */
 } ddp_strategy_opts;
 
+/* Where a rank's time of a step went. */
+typedef struct ddp_rank_times {
+    int64_t between_ns; /* since the end of the step before; 0 for the first */
+    int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns, step_ns;
+} ddp_rank_times;
+
 /* One step as this rank, or after agreement all ranks, saw it. */
 typedef struct ddp_step_stats {
     double loss_sum;    /* over the global batch */
@@ -54,7 +60,9 @@ typedef struct ddp_step_stats {
         step_ns;        /* slowest rank */
     int64_t compute_ns; /* slowest rank: of step_ns, what is neither data_ns nor exposed_ns */
     int64_t mean_data_ns, mean_exposed_ns, mean_compute_ns; /* over ranks */
-    int64_t least_exposed_ns; /* of the rank that waits for no other */
+    int64_t least_exposed_ns;    /* of the rank that waits for no other */
+    const ddp_rank_times *ranks; /* the strategy's, until the next step; NULL: not after a step */
+    int rank_count;
 } ddp_step_stats;
 
 typedef struct ddp_strategy ddp_strategy;

@@ -9,6 +9,8 @@
 
 /* Weight of the newest step in the rate that is shown. */
 #define RATE_WEIGHT 0.1
+/* Of the mean rank's own time: what makes a slowest rank worth a line. */
+#define NOTABLE 1.1
 
 static double ms(int64_t ns)
 {
@@ -49,6 +51,49 @@ static ddp_status record_step(const ddpi_run *run, const ddp_run_info *info,
     return ddp_metrics_step(run->metrics, &record);
 }
 
+/* ---- the slowest rank ---- */
+
+/* A rank that all others wait for, while it is so. */
+static void warn_late(const ddpi_run *run, const ddp_straggler *late)
+{
+    ddp_warn("rank %d on %s is slow: %.1f ms a step of its own, %.1f in the mean of all ranks; it "
+             "is behind in: %s",
+             late->rank, run->ranks[late->rank].host, late->own_ms, late->mean_ms,
+             ddp_step_part_name(late->part));
+}
+
+static void show_slowest(const ddpi_run *run, const ddp_straggler *s)
+{
+    if (s->own_ms > NOTABLE * s->mean_ms)
+        ddp_log_print("slowest: rank %d on %s, %.1f ms a step of its own, %.1f in the mean of all "
+                      "ranks (%s), in %" PRId64 " of %" PRId64 " steps",
+                      s->rank, run->ranks[s->rank].host, s->own_ms, s->mean_ms,
+                      ddp_step_part_name(s->part), s->slowest_steps, s->steps);
+}
+
+static ddp_status add_slowest(const ddpi_observer_state *state, ddp_json *record)
+{
+    const ddp_stragglers *all = state->stragglers;
+    ddp_straggler slowest;
+    ddp_json *ranks, *object;
+
+    if (!ddp_stragglers_get(all, &slowest))
+        return DDP_OK;
+    DDP_TRY(ddp_json_array(&ranks));
+    for (int r = 0; r < state->run->world; r++)
+        ddp_json_append_number(ranks, ddp_stragglers_own_ms(all, r));
+    ddp_json_set(record, "own_ms", ranks);
+    DDP_TRY(ddp_json_object(&object));
+    ddp_json_set_int(object, "rank", slowest.rank);
+    ddp_json_set_string(object, "host", state->run->ranks[slowest.rank].host);
+    ddp_json_set_string(object, "part", ddp_step_part_name(slowest.part));
+    ddp_json_set_int(object, "steps", slowest.slowest_steps);
+    ddp_json_set(record, "slowest", object);
+    return DDP_OK;
+}
+
+/* ---- steps ---- */
+
 static void show_progress(const ddpi_observer_state *state, const ddp_run_info *info,
                           const ddp_step_info *step)
 {
@@ -76,9 +121,12 @@ static ddp_status on_step(void *arg, const ddp_run_info *info, const ddp_step_in
     ddpi_observer_state *state = arg;
     double rate = (double)step->stats->count / ((double)step->stats->step_ns * 1e-9);
     int64_t now_ns = ddp_now_ns(), wall_ns = state->last_ns > 0 ? now_ns - state->last_ns : 0;
+    ddp_straggler late;
 
     state->last_ns = now_ns;
     state->rate = state->rate == 0 ? rate : state->rate + RATE_WEIGHT * (rate - state->rate);
+    if (ddp_stragglers_step(state->stragglers, step->stats, &late))
+        warn_late(state->run, &late);
     if (!state->run->config.run.quiet)
         show_progress(state, info, step);
     if (!state->run->config.run.quiet)
@@ -86,18 +134,20 @@ static ddp_status on_step(void *arg, const ddp_run_info *info, const ddp_step_in
     return record_step(state->run, info, step, wall_ns);
 }
 
+/* ---- epochs ---- */
+
 static double accuracy(const ddp_eval_result *result)
 {
     return (double)result->top1 / (double)result->count;
 }
 
-static ddp_status record_epoch(const ddpi_run *run, const ddp_epoch_stats *epoch)
+static ddp_status fill_epoch(const ddpi_observer_state *state, const ddp_epoch_stats *epoch,
+                             ddp_json *record)
 {
+    const ddpi_run *run = state->run;
     bool val = run->net.val != NULL;
     char ledger[20];
-    ddp_json *record;
 
-    DDP_TRY(ddp_json_object(&record));
     ddp_json_set_string(record, "kind", "epoch");
     ddp_json_set_int(record, "epoch", epoch->epoch);
     ddp_json_set_number(record, "train_loss", epoch->train_loss);
@@ -112,7 +162,20 @@ static ddp_status record_epoch(const ddpi_run *run, const ddp_epoch_stats *epoch
     ddp_json_set_string(record, "ledger", ledger);
     ddp_json_set_number(record, "seconds", epoch->seconds);
     ddp_json_set_number(record, "images_per_s", epoch->images_per_s);
-    return ddp_metrics_write(run->metrics, record);
+    return add_slowest(state, record);
+}
+
+static ddp_status record_epoch(const ddpi_observer_state *state, const ddp_epoch_stats *epoch)
+{
+    ddp_json *record;
+
+    DDP_TRY(ddp_json_object(&record));
+    const ddp_status st = fill_epoch(state, epoch, record);
+    if (st != DDP_OK) {
+        ddp_json_destroy(record);
+        return st;
+    }
+    return ddp_metrics_write(state->run->metrics, record);
 }
 
 /* The sign of what is no number says nothing. */
@@ -141,15 +204,27 @@ static void show_epoch(const ddpi_run *run, const ddp_run_info *info, const ddp_
 static ddp_status on_epoch(void *arg, const ddp_run_info *info, const ddp_epoch_stats *epoch)
 {
     const ddpi_observer_state *state = arg;
+    ddp_straggler slowest;
 
-    if (!state->run->config.run.quiet)
+    if (!state->run->config.run.quiet) {
         show_epoch(state->run, info, epoch);
-    DDP_TRY(record_epoch(state->run, epoch));
+        if (ddp_stragglers_get(state->stragglers, &slowest))
+            show_slowest(state->run, &slowest);
+    }
+    DDP_TRY(record_epoch(state, epoch));
+    ddp_stragglers_reset(state->stragglers);
     return ddp_metrics_flush(state->run->metrics);
 }
 
-ddp_observer ddpi_observer(ddpi_observer_state *state, ddpi_run *run)
+ddp_status ddpi_observer_open(ddpi_observer_state *state, ddpi_run *run, ddp_observer *observer_out)
 {
     *state = (ddpi_observer_state){.run = run};
-    return (ddp_observer){.arg = state, .on_step = on_step, .on_epoch = on_epoch};
+    DDP_TRY(ddp_stragglers_create(run->world, &state->stragglers));
+    *observer_out = (ddp_observer){.arg = state, .on_step = on_step, .on_epoch = on_epoch};
+    return DDP_OK;
+}
+
+void ddpi_observer_close(ddpi_observer_state *state)
+{
+    ddp_stragglers_destroy(state->stragglers);
 }

@@ -11,6 +11,7 @@
 #include "app/resume.h"
 #include "app/wiring.h"
 #include "ddp/metrics.h"
+#include "ddp/stragglers.h"
 
 enum { DDPI_HOST_BYTES = 64, DDPI_NETWORK_BYTES = 16 };
 
@@ -232,9 +233,13 @@ int ddpi_run_core_count(const ddpi_run *run);
 /* Listeners of rank 0: progress, metrics, a line an epoch. */
 typedef struct ddpi_observer_state {
     ddpi_run *run;
-    double rate;     /* smoothed, images/s */
-    int64_t last_ns; /* the end of the step before; 0: there was none */
+    double rate;                /* smoothed, images/s */
+    int64_t last_ns;            /* the end of the step before; 0: there was none */
+    ddp_stragglers *stragglers; /* of the epoch */
 } ddpi_observer_state;
-ddp_observer ddpi_observer(ddpi_observer_state *state, ddpi_run *run);
+/* Rank 0. *state outlives the observer. */
+DDP_INNER ddp_status ddpi_observer_open(ddpi_observer_state *state, ddpi_run *run,
+                                        ddp_observer *observer_out);
+void ddpi_observer_close(ddpi_observer_state *state);
 
 #endif

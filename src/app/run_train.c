@@ -3,8 +3,8 @@
 
 static ddp_status train(ddpi_run *run)
 {
-    ddpi_observer_state state;
-    ddp_observer observer = ddpi_observer(&state, run);
+    ddpi_observer_state state = {.run = run};
+    ddp_observer observer = {.arg = NULL};
     const ddp_run_info info = {.epochs = run->config.trainer.epochs,
                                .steps_per_epoch = ddp_sampler_steps(&run->data.sampler),
                                .train_flops = ddp_model_train_flops(run->net.model),
@@ -25,8 +25,13 @@ static ddp_status train(ddpi_run *run)
         .observer_count = run->rank == 0 ? 1 : 0,
     };
 
-    ddp_status st = ddp_trainer_run(&run->config.trainer, &info, &parts, &run->summary);
+    ddp_status st = DDP_OK;
+    if (run->rank == 0)
+        st = ddpi_observer_open(&state, run, &observer);
+    DDP_TRY(ddpi_run_agree(run, st, "prepare records"));
+    st = ddp_trainer_run(&run->config.trainer, &info, &parts, &run->summary);
     ddp_log_progress_end();
+    ddpi_observer_close(&state);
     DDP_TRY(st);
     if (run->summary.stopped != DDP_SAVER_GO_ON)
         return DDP_OK;

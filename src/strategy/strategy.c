@@ -141,6 +141,7 @@ static ddp_status create_local(ddp_strategy *s)
     DDP_TRY(set_up_results(s));
     DDP_TRY(set_up_scale(s));
     DDP_TRY(DDP_ALLOC(s->words, (size_t)ddp_comm_world(s->comm)));
+    DDP_TRY(DDP_ALLOC(s->times, (size_t)ddp_comm_world(s->comm)));
     DDP_TRY(set_up_norms(s));
     DDP_TRY(ddp_optim_create(&s->opts.optim, s->device, ddp_model_params(s->model), &s->optim));
     if (!s->opts.seals)
@@ -218,6 +219,7 @@ void ddp_strategy_destroy(ddp_strategy *s)
     if (s->grad_sq != NULL)
         ddp_device_free(s->device, s->grad_sq, sizeof *s->grad_sq);
     ddp_free(s->words);
+    ddp_free(s->times);
     ddp_free(s->exact);
     ddp_free(s);
 }

@@ -26,7 +26,7 @@ typedef struct ddpi_control_word {
     ddp_ledger ledger;
     uint64_t flags;
     int64_t damaged; /* the optimizer's state was not as sealed */
-    int64_t data_ns, forward_ns, backward_ns, comm_ns, exposed_ns, optim_ns, step_ns;
+    ddp_rank_times times;
 } ddpi_control_word;
 
 struct ddp_strategy {
@@ -43,6 +43,8 @@ struct ddp_strategy {
     ddpi_scale_place scale_place;
     ddp_model_sync sync;      /* of norms' statistics, if asked for */
     ddpi_control_word *words; /* [world] */
+    ddp_rank_times *times;    /* [world]: of the last step */
+    int64_t ended_ns;         /* the last step; 0: there was none */
     double *grad_sq;    /* device: of the ranges that this rank answers for, unless measured */
     double measured_sq; /* the same, where it was measured before the updates */
     double *results;    /* pinned: grad_sq, then the losses of this rank's shards */

@@ -46,7 +46,7 @@ ddp_status ddpi_step_take(ddp_strategy *s, ddp_loader *loader, int64_t shard,
     *batch_out = *batch;
     batch_out->shard = shard; /* the loader counts over all ranks */
     ddpi_running_count(s->running, shard, batch->count);
-    word->data_ns += batch->wait_ns;
+    word->times.data_ns += batch->wait_ns;
     word->count += batch->count;
     ddp_ledger_add(&word->ledger, batch->epoch, batch->indices, batch->count);
     return DDP_OK;
@@ -138,11 +138,11 @@ static ddp_status collect(ddp_strategy *s, bool replayed, ddpi_control_word *wor
     DDP_TRY(replayed ? ddpi_graphs_collect(s->graphs, &times)
                      : ddp_reducer_collect(s->reducer, &times));
     DDP_TRY(ddp_marks_add(s->marks, ns, MARK_KINDS));
-    word->forward_ns = ns[MARK_FORWARD];
-    word->backward_ns = ns[MARK_BACKWARD];
-    word->comm_ns += times.comm_ns;
-    word->exposed_ns += times.exposed_ns;
-    word->optim_ns += times.update_ns;
+    word->times.forward_ns = ns[MARK_FORWARD];
+    word->times.backward_ns = ns[MARK_BACKWARD];
+    word->times.comm_ns += times.comm_ns;
+    word->times.exposed_ns += times.exposed_ns;
+    word->times.optim_ns += times.update_ns;
     word->loss_sum = ddpi_strategy_loss(s);
     word->grad_sq = s->results[0] + s->measured_sq;
     if (s->exact != NULL)
@@ -179,52 +179,66 @@ static int find_damaged(const ddpi_control_word *words, int world)
     return -1;
 }
 
-static int64_t compute_of(const ddpi_control_word *w)
+static int64_t compute_of(const ddp_rank_times *t)
 {
-    return larger(0, w->step_ns - w->data_ns - w->exposed_ns);
+    return larger(0, t->step_ns - t->data_ns - t->exposed_ns);
 }
 
 /* What the mean rank waits for the slowest is its exposed time above the least. */
-static void average(const ddpi_control_word *words, int world, ddp_step_stats *stats)
+static void average(ddp_step_stats *stats)
 {
-    stats->least_exposed_ns = words[0].exposed_ns;
-    for (int r = 0; r < world; r++) {
-        stats->mean_data_ns += words[r].data_ns;
-        stats->mean_exposed_ns += words[r].exposed_ns;
-        stats->mean_compute_ns += compute_of(&words[r]);
-        if (words[r].exposed_ns < stats->least_exposed_ns)
-            stats->least_exposed_ns = words[r].exposed_ns;
+    stats->least_exposed_ns = stats->ranks[0].exposed_ns;
+    for (int r = 0; r < stats->rank_count; r++) {
+        const ddp_rank_times *t = &stats->ranks[r];
+        stats->mean_data_ns += t->data_ns;
+        stats->mean_exposed_ns += t->exposed_ns;
+        stats->mean_compute_ns += compute_of(t);
+        if (t->exposed_ns < stats->least_exposed_ns)
+            stats->least_exposed_ns = t->exposed_ns;
     }
-    stats->mean_data_ns /= world;
-    stats->mean_exposed_ns /= world;
-    stats->mean_compute_ns /= world;
+    stats->mean_data_ns /= stats->rank_count;
+    stats->mean_exposed_ns /= stats->rank_count;
+    stats->mean_compute_ns /= stats->rank_count;
 }
 
-/* Sums in rank order, times as those of the slowest rank. */
-static void combine(const ddpi_control_word *words, int world, ddp_step_stats *stats)
+/* As those of the slowest rank. */
+static void combine_times(ddp_step_stats *stats)
 {
+    for (int r = 0; r < stats->rank_count; r++) {
+        const ddp_rank_times *t = &stats->ranks[r];
+        stats->data_ns = larger(stats->data_ns, t->data_ns);
+        stats->forward_ns = larger(stats->forward_ns, t->forward_ns);
+        stats->backward_ns = larger(stats->backward_ns, t->backward_ns);
+        stats->comm_ns = larger(stats->comm_ns, t->comm_ns);
+        stats->exposed_ns = larger(stats->exposed_ns, t->exposed_ns);
+        stats->optim_ns = larger(stats->optim_ns, t->optim_ns);
+        stats->step_ns = larger(stats->step_ns, t->step_ns);
+        stats->compute_ns = larger(stats->compute_ns, compute_of(t));
+    }
+}
+
+/* Sums in rank order. */
+static void combine(ddp_strategy *s, ddp_step_stats *stats)
+{
+    const int world = ddp_comm_world(s->comm);
     double grad_sq = 0;
-    *stats = (ddp_step_stats){.nonfinite_rank = find_nonfinite(words, world),
-                              .damaged_rank = find_damaged(words, world),
-                              .flags_all = UINT32_MAX};
+    *stats = (ddp_step_stats){.nonfinite_rank = find_nonfinite(s->words, world),
+                              .damaged_rank = find_damaged(s->words, world),
+                              .flags_all = UINT32_MAX,
+                              .ranks = s->times,
+                              .rank_count = world};
     for (int r = 0; r < world; r++) {
-        const ddpi_control_word *w = &words[r];
+        const ddpi_control_word *w = &s->words[r];
         stats->loss_sum += w->loss_sum;
         stats->count += w->count;
         grad_sq += w->grad_sq;
         ddp_ledger_join(&stats->ledger, &w->ledger);
         stats->flags_any |= (uint32_t)w->flags;
         stats->flags_all &= (uint32_t)w->flags;
-        stats->data_ns = larger(stats->data_ns, w->data_ns);
-        stats->forward_ns = larger(stats->forward_ns, w->forward_ns);
-        stats->backward_ns = larger(stats->backward_ns, w->backward_ns);
-        stats->comm_ns = larger(stats->comm_ns, w->comm_ns);
-        stats->exposed_ns = larger(stats->exposed_ns, w->exposed_ns);
-        stats->optim_ns = larger(stats->optim_ns, w->optim_ns);
-        stats->step_ns = larger(stats->step_ns, w->step_ns);
-        stats->compute_ns = larger(stats->compute_ns, compute_of(w));
+        s->times[r] = w->times;
     }
-    average(words, world, stats);
+    combine_times(stats);
+    average(stats);
     stats->grad_norm = sqrt(grad_sq);
 }
 
@@ -254,7 +268,8 @@ static ddp_status share(ddp_strategy *s, const ddpi_control_word *word, int64_t 
     const int64_t begin_ns = ddp_now_ns();
     DDP_TRY(ddp_comm_allgather(s->comm, word, sizeof *word, s->words));
     ddp_spans_end(DDP_SPAN_CONTROL, 0, begin_ns);
-    combine(s->words, ddp_comm_world(s->comm), stats_out);
+    combine(s, stats_out);
+    s->ended_ns = ddp_now_ns();
     if (stats_out->count != count)
         return DDP_FAIL(DDP_ERR_INTERNAL, "the ranks computed %lld samples in a step of %lld",
                         (long long)stats_out->count, (long long)count);
@@ -278,6 +293,7 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     ddp_step_stats mine = {0};
     ddpi_step_how how = DDPI_STEP_OPEN;
     int64_t start = ddp_now_ns();
+    word.times.between_ns = s->ended_ns > 0 ? start - s->ended_ns : 0;
     if (s->seal != NULL && !ddp_device_is_host(s->device))
         DDP_TRY(ddpi_seal_verify_all(s->seal));
     ddp_optim_begin(s->optim, lr, 1 / ((double)count * (s->scale.value > 0 ? s->scale.value : 1)));
@@ -289,12 +305,12 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
         DDP_TRY(s->ops->exchange(s, &mine));
     }
     ddp_optim_end(s->optim);
-    word.comm_ns = mine.comm_ns;
-    word.exposed_ns = mine.exposed_ns;
-    word.optim_ns = mine.optim_ns;
+    word.times.comm_ns = mine.comm_ns;
+    word.times.exposed_ns = mine.exposed_ns;
+    word.times.optim_ns = mine.optim_ns;
     DDP_TRY(collect(s, how == DDPI_STEP_REPLAYED, &word));
     word.damaged = ddp_strategy_damage(s) != NULL;
-    word.step_ns = ddp_now_ns() - start;
+    word.times.step_ns = ddp_now_ns() - start;
     DDP_TRY(share(s, &word, count, stats_out));
     stats_out->skipped = ddp_optim_vetoed(s->optim);
     return next_scale(s, stats_out);
