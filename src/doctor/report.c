@@ -198,7 +198,7 @@ static void put_head(page *p, const ddpi_doctor_case *c)
     if (c->needs.parameters > 0)
         put(p, "  %s: %zu parameters", c->needs.model, c->needs.parameters);
     if (c->needs.memory_bytes > 0)
-        put(p, "; a rank needs about %s of memory, %s of it in /dev/shm",
+        put(p, "; a rank needs at least %s of memory, %s of it in /dev/shm",
             ddpi_about_bytes((double)c->needs.memory_bytes, a, sizeof a),
             ddpi_about_bytes((double)c->needs.shared_bytes, b, sizeof b));
     put(p, "%s", c->needs.parameters > 0 ? "\n" : "");

@@ -131,7 +131,7 @@ static void check_memory(const ddpi_doctor_case *c, int host, ddpi_findings *out
         out, DDPI_FINDING_FAILS,
         "take a smaller --batch-size, --accumulate, --recompute segments, or fewer ranks "
         "on a host",
-        "%d rank%s on %s need about %s of memory, and %s are available%s", ranks,
+        "%d rank%s on %s need at least %s of memory, and %s are available%s", ranks,
         ranks == 1 ? "" : "s", c->ranks[host].host, bytes_of(need, a),
         bytes_of((double)memory->available, b), memory->limit > 0 ? " in its control group" : "");
 }

@@ -103,7 +103,7 @@ static void finds_too_little_memory(void **state)
     m->ranks[0].memory.available = 2 * 100000000 - 1;
     m->ranks[0].memory.limit = GIB;
     check_finds(m, DDPI_FINDING_FAILS,
-                "2 ranks on host0 need about 191 MiB of memory, and 191 MiB "
+                "2 ranks on host0 need at least 191 MiB of memory, and 191 MiB "
                 "are available in its control group",
                 "--batch-size");
     m = make();
