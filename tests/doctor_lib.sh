@@ -25,6 +25,7 @@ noted() { says 'note: ' "$1"; }
 silent() {
     if grep -E "$1" "$work/out" >/dev/null; then fail "found \"$1\" in: $(cat "$work/out")"; else pass; fi
 }
+shows_err() { if grep -Eq -- "$1" "$work/err"; then pass; else fail "no \"$1\" in: $(cat "$work/err")"; fi; }
 shows() {
     if grep -Eq -- "$1" "$work/out"; then pass; else fail "no \"$1\" in: $(cat "$work/out" "$work/err")"; fi
 }

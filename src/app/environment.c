@@ -58,6 +58,7 @@ static void fill_info(ddpi_run *run, ddpi_rank_info *info)
     info->node = ddp_comm_node(run->comm);
     info->pid = (int32_t)getpid();
     info->threads = run->config.device.threads;
+    info->online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     info->gpu = run->place.gpu;
     ddpi_find_network(info->network);
     own_cores(&info->cores);
@@ -113,6 +114,7 @@ ddp_status ddpi_run_find_machine(ddpi_run *run)
         ddp_warn("%d threads on %d cores: the launcher has bound this rank, or --threads is too "
                  "high (mpirun --bind-to none)",
                  run->config.device.threads, cores.own);
+    ddpi_run_warn_of_binding(run);
     log_place(run);
     DDP_TRY(ddpi_run_share_info(run)); /* now with the threads */
     return ddpi_run_log_places(run);

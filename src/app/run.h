@@ -37,8 +37,8 @@ typedef struct ddpi_app {
 /* Gathered from every rank. Plain bytes. */
 typedef struct ddpi_rank_info {
     char host[DDPI_HOST_BYTES];
-    char network[DDPI_NETWORK_BYTES]; /* the interface by which other hosts are reached, or "-" */
-    int32_t node, pid, threads;
+    char network[DDPI_NETWORK_BYTES];   /* the interface by which other hosts are reached, or "-" */
+    int32_t node, pid, threads, online; /* online: cores of the host */
     cpu_set_t cores;
     ddpi_cuda_identity gpu; /* empty: it computes on the CPU */
 } ddpi_rank_info;
@@ -163,6 +163,8 @@ DDP_INNER ddp_status ddpi_run_save_at(ddpi_run *run, const ddp_run_state *state,
                                       char path[PATH_MAX]);
 /* Local. Goes on from a checkpoint. */
 DDP_INNER ddp_status ddpi_run_load_at(ddpi_run *run, const char *path, ddp_run_state *state_out);
+/* Rank 0 warns of ranks that the launcher has bound badly (run_doctor.c). */
+void ddpi_run_warn_of_binding(const ddpi_run *run);
 /* Collective. All of a run with --doctor (run_doctor.c). */
 DDP_INNER ddp_status ddpi_run_doctor(ddpi_run *run);
 /* Collective. The options of all ranks are the same. */

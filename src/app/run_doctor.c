@@ -11,7 +11,37 @@
 #include "ddp/thread.h"
 #include "doctor/doctor.h"
 
+enum { WARNINGS = 2 };
 #define WORK_LIMIT_MS 20000 /* of a measurement */
+
+/* ---- at the start of every run ---- */
+
+static void fill_places(const ddpi_run *run, ddpi_doctor_record *records)
+{
+    for (int r = 0; r < run->world; r++) {
+        snprintf(records[r].host, sizeof records[r].host, "%s", run->ranks[r].host);
+        records[r].cpu.cores = run->ranks[r].cores;
+        records[r].cpu.online = run->ranks[r].online;
+    }
+}
+
+void ddpi_run_warn_of_binding(const ddpi_run *run)
+{
+    ddpi_doctor_record *records = NULL;
+    ddpi_findings *findings = NULL;
+
+    /* GPUs' ranks are bound near them on purpose. */
+    if (run->rank != 0 || run->world == 1 || run->config.run.doctor || run->place.cuda != NULL)
+        return;
+    if (DDP_ALLOC(records, (size_t)run->world) == DDP_OK && DDP_ALLOC(findings, 1) == DDP_OK) {
+        fill_places(run, records);
+        ddpi_rules_binding(&(ddpi_doctor_case){.world = run->world, .ranks = records}, findings);
+        for (int i = 0; i < findings->count && i < WARNINGS; i++)
+            ddp_warn("%s: %s", findings->list[i].because, findings->list[i].remedy);
+    }
+    ddp_free(findings);
+    ddp_free(records);
+}
 
 /* ---- the stages of a run ---- */
 

@@ -31,7 +31,9 @@ void ddpi_findings_add(ddpi_findings *findings, ddpi_finding_kind kind, const ch
 int ddpi_findings_count(const ddpi_findings *findings, ddpi_finding_kind kind);
 
 /* ---- rules; each adds what it finds ---- */
-void ddpi_rules_cores(const ddpi_doctor_case *c, ddpi_findings *out);   /* rules_cores.c */
+void ddpi_rules_cores(const ddpi_doctor_case *c, ddpi_findings *out); /* rules_cores.c */
+/* Of them, those that say how the launcher has bound ranks; they need hosts and cores alone. */
+void ddpi_rules_binding(const ddpi_doctor_case *c, ddpi_findings *out);
 void ddpi_rules_limits(const ddpi_doctor_case *c, ddpi_findings *out);  /* rules_limits.c */
 void ddpi_rules_memory(const ddpi_doctor_case *c, ddpi_findings *out);  /* rules_limits.c */
 void ddpi_rules_net(const ddpi_doctor_case *c, ddpi_findings *out);     /* rules_net.c */

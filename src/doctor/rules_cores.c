@@ -22,24 +22,35 @@ static void check_crowd(const ddpi_doctor_case *c, int host, ddpi_findings *out)
 {
     const ddpi_doctor_record *record = &c->ranks[host];
     const int ranks = ddpi_about_ranks_of(c, host);
-    char cores_text[TEXT_BYTES], ranks_text[TEXT_BYTES], remedy[TEXT_BYTES];
+    char cores_text[TEXT_BYTES], ranks_text[TEXT_BYTES];
     cpu_set_t cores;
 
     ddpi_about_cores_of(c, host, &cores);
     const int count = CPU_COUNT(&cores);
-    if (count == 0 || ranks <= count)
+    if (count == 0 || ranks <= count || record->cpu.online < ranks)
         return;
-    ddpi_about_cores(&cores, cores_text, sizeof cores_text);
-    ddpi_about_ranks(c, host, NULL, ranks_text, sizeof ranks_text);
-    snprintf(remedy, sizeof remedy, "start at most %d rank%s on %s", count, count == 1 ? "" : "s",
-             record->host);
-    if (record->cpu.online >= ranks)
-        ddpi_findings_add(out, DDPI_FINDING_SLOW, NO_BINDING,
-                          "%s on %s may all run on core%s %s only, of %d", ranks_text, record->host,
-                          count == 1 ? "" : "s", cores_text, record->cpu.online);
-    else
-        ddpi_findings_add(out, DDPI_FINDING_SLOW, remedy, "%d ranks share the %d core%s of %s",
-                          ranks, count, count == 1 ? "" : "s", record->host);
+    ddpi_findings_add(out, DDPI_FINDING_SLOW, NO_BINDING,
+                      "%s on %s may all run on core%s %s only, of %d",
+                      ddpi_about_ranks(c, host, NULL, ranks_text, sizeof ranks_text), record->host,
+                      count == 1 ? "" : "s",
+                      ddpi_about_cores(&cores, cores_text, sizeof cores_text), record->cpu.online);
+}
+
+static void check_total(const ddpi_doctor_case *c, int host, ddpi_findings *out)
+{
+    const ddpi_doctor_record *record = &c->ranks[host];
+    const int ranks = ddpi_about_ranks_of(c, host);
+    char remedy[TEXT_BYTES];
+    cpu_set_t cores;
+
+    ddpi_about_cores_of(c, host, &cores);
+    const int count = CPU_COUNT(&cores);
+    if (count == 0 || ranks <= count || record->cpu.online >= ranks)
+        return;
+    snprintf(remedy, sizeof remedy, "start at most %d rank%s on %.64s", count,
+             count == 1 ? "" : "s", record->host);
+    ddpi_findings_add(out, DDPI_FINDING_SLOW, remedy, "%d ranks share the %d core%s of %s", ranks,
+                      count, count == 1 ? "" : "s", record->host);
 }
 
 /* mpirun binds each rank to one core unless it is told otherwise, which leaves the others idle. */
@@ -169,15 +180,25 @@ static void check_spread(const ddpi_doctor_case *c, ddpi_findings *out)
                           c->ranks[most].host, many, c->ranks[least].host, few);
 }
 
-void ddpi_rules_cores(const ddpi_doctor_case *c, ddpi_findings *out)
+void ddpi_rules_binding(const ddpi_doctor_case *c, ddpi_findings *out)
 {
-    check_spread(c, out);
     for (int r = 0; r < c->world; r++) {
         check_pairs(c, r, out);
         if (!ddpi_about_is_first(c, r))
             continue;
         check_crowd(c, r, out);
         check_binding(c, r, out);
+    }
+}
+
+void ddpi_rules_cores(const ddpi_doctor_case *c, ddpi_findings *out)
+{
+    check_spread(c, out);
+    ddpi_rules_binding(c, out);
+    for (int r = 0; r < c->world; r++) {
+        if (!ddpi_about_is_first(c, r))
+            continue;
+        check_total(c, r, out);
         check_threads(c, r, out);
         check_quota(c, r, out);
         check_numa(c, r, out);

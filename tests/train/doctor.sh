@@ -69,6 +69,12 @@ fails '--?lr|lr='
 if [ "$(nproc)" -gt 1 ]; then
     visit 0 -np 2 taskset -c 0 "$program" "${small[@]}"
     slow 'ranks 0-1 on .* may all run on core 0 only, of'
+    # An ordinary run says so, too, and nothing where they are not bound.
+    plain=("${small[@]:1}" --quiet --max-steps 1)
+    visit 0 -np 2 taskset -c 0 "$program" "${plain[@]}" --run-dir bound
+    shows_err 'warning: ranks 0-1 on .* may all run on core 0 only, of .*--bind-to none'
+    visit 0 -np 2 "$program" "${plain[@]}" --run-dir free
+    equal 'warnings of a run that is not bound' "$(grep -c warning: "$work/err" || true)" 0
     visit 0 -np 2 taskset -c 0 "$program" "${small[@]}" --threads 2
     slow '2 threads each on 1 core'
 fi
