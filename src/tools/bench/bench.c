@@ -20,6 +20,7 @@ static const command commands[] = {
      ddpi_bench_allreduce},
     {"scaling", "efficiency of training on more and more ranks, and where the rest goes",
      ddpi_bench_scaling},
+    {"predict", "efficiency on up to 65536 ranks, from the times of one", ddpi_bench_predict},
     {0},
 };
 
