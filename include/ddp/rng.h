@@ -23,7 +23,8 @@ typedef enum ddp_rng_purpose {
     DDP_RNG_AUGMENT = 5,
     DDP_RNG_SPLIT = 6, /* which samples are held out for validation */
     DDP_RNG_TEST = 7,
-    DDP_RNG_MIXUP = 8 /* weights and partners */
+    DDP_RNG_MIXUP = 8,   /* weights and partners */
+    DDP_RNG_COMPRESS = 9 /* what thin matrices start from */
 } ddp_rng_purpose;
 
 typedef struct ddp_rng {

@@ -31,6 +31,7 @@ typedef struct ddpi_hook {
     double count;       /* samples of the step's global batch */
     int64_t steps;      /* of the run, that have begun */
     size_t state_bytes; /* what create has allocated */
+    float *rest;        /* flat: what this rank has kept back; NULL: nothing is */
     /* Memory for collectives: create says how much, and has it from then on. */
     size_t shared_bytes[DDPI_HOOK_SHARED];
     void *shared[DDPI_HOOK_SHARED];

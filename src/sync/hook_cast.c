@@ -13,6 +13,14 @@ static ddp_status create(const ddpi_hook_env *env, ddpi_hook **hook_out)
     return DDP_OK;
 }
 
+/* Lanes do not sum f16. */
+static ddp_status create_f16(const ddpi_hook_env *env, ddpi_hook **hook_out)
+{
+    if (ddp_comm_has_lane(env->comm))
+        return DDP_FAIL(DDP_ERR_USAGE, "option --grad-dtype: found fp16 on a GPU, expected bf16");
+    return create(env, hook_out);
+}
+
 static void destroy(ddpi_hook *hook)
 {
     ddp_free(hook);
@@ -74,7 +82,7 @@ const ddp_hook_ops *ddp_hook_fp16(void)
 {
     static const ddp_hook_ops ops = {.name = "fp16",
                                      .rounds = 1,
-                                     .create = create,
+                                     .create = create_f16,
                                      .destroy = destroy,
                                      .encode = encode_f16,
                                      .decode = decode_f16};
