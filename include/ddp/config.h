@@ -52,6 +52,12 @@ typedef enum ddp_precision {
     DDP_PRECISION_FP16
 } ddp_precision;
 
+typedef enum ddp_compress {
+    DDP_COMPRESS_NONE,
+    DDP_COMPRESS_POWERSGD,
+    DDP_COMPRESS_TOPK
+} ddp_compress;
+
 enum { DDP_CONFIG_MAX_CHANNELS = 64 };
 
 /* Weights of ranks count as met when no rank's part of the shards differs by more than this,
@@ -66,8 +72,8 @@ typedef struct ddp_run_opts {
     int64_t batch_size, batch_per_rank, accumulate, micro_batch, logical_ranks;
     int64_t seed, workers, threads, loopback_ranks, verify_world, verify_resume;
     int64_t checkpoint_every, checkpoint_epochs, keep;
-    int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, bind, cuda_graph,
-        mpi_device_buffers;
+    int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, compress, bind,
+        cuda_graph, mpi_device_buffers;
     double lr_base_batch, val_split, comm_timeout, mixup, checkpoint_minutes;
     bool drop_last, eval_only, init_partial, quiet, sync_bn, share_device, exact, verify_grad;
     bool checkpoint_at_end, keep_best, doctor;

@@ -173,7 +173,17 @@ ddp_comm_choice ddpi_wiring_comm(const ddp_run_opts *run)
 
 const ddp_hook_ops *ddpi_wiring_hook(const ddp_run_opts *run)
 {
-    return run->grad_dtype == DDP_PRECISION_BF16 ? ddp_hook_bf16() : ddp_hook_plain();
+    if (run->compress != DDP_COMPRESS_NONE)
+        return run->compress == DDP_COMPRESS_TOPK ? ddp_hook_topk() : ddp_hook_powersgd();
+    switch ((ddp_precision)run->grad_dtype) {
+    case DDP_PRECISION_BF16:
+        return ddp_hook_bf16();
+    case DDP_PRECISION_FP16:
+        return ddp_hook_fp16();
+    case DDP_PRECISION_FP32:
+        break;
+    }
+    return ddp_hook_plain();
 }
 
 const ddp_strategy_ops *ddpi_wiring_strategy(int choice)

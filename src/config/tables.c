@@ -230,8 +230,19 @@ static const ddp_option comm_options[] = {
      NULL,
      "Algorithm of gradient sums; hier: within nodes by shared memory, then between them; auto: "
      "that on several nodes, unless measured to be slower"},
-    {"grad-dtype", DDP_OPT_CHOICE, AT(run.grad_dtype), 0, 0, "fp32|bf16", NULL,
-     "What gradients travel as between ranks; bf16: half the bytes, rounded to 8 bits"},
+    {"grad-dtype", DDP_OPT_CHOICE, AT(run.grad_dtype), 0, 0, "fp32|bf16|fp16", NULL,
+     "What gradients travel as between ranks; bf16, fp16: half the bytes, rounded to 8 or 11 bits"},
+    {"compress", DDP_OPT_CHOICE, AT(run.compress), 0, 0, "none|powersgd|topk", NULL,
+     "Send less of the gradients, and what is left out with the next ones: weights as products of "
+     "thin matrices (powersgd), or the largest elements (topk). On CPUs only"},
+    {"powersgd-rank", DDP_OPT_INT, AT(reducer.hook_opts.rank), 1, 1024, NULL, "N",
+     "Columns of powersgd's thin matrices"},
+    {"powersgd-min-ratio", DDP_OPT_DOUBLE, AT(reducer.hook_opts.min_ratio), 0, 1e6, NULL, "X",
+     "powersgd sends a weight as it is unless that is X times as much"},
+    {"topk", DDP_OPT_DOUBLE, AT(reducer.hook_opts.share), 1e-6, 1, NULL, "X",
+     "Share of a bucket's elements that --compress topk sends"},
+    {"compress-after", DDP_OPT_INT, AT(reducer.hook_opts.after), 0, COUNT_MAX, NULL, "N",
+     "Compress nothing in the run's first N steps"},
     {"mpi-device-buffers", DDP_OPT_CHOICE, AT(run.mpi_device_buffers), 0, 0, "auto|on|off", NULL,
      "--comm mpi on GPUs: send from their memory itself, or (off) by way of host memory; auto: "
      "itself where MPI says that it can and a probe agrees"},

@@ -36,6 +36,32 @@ static ddp_status check_batch(const ddp_config *config)
     return DDP_OK;
 }
 
+static ddp_status check_compression(const ddp_run_opts *run)
+{
+    const bool narrow = run->grad_dtype != DDP_PRECISION_FP32;
+
+    if (narrow && run->strategy == DDP_STRATEGY_NAIVE)
+        return USAGE("option --grad-dtype: found bf16 or fp16 with --strategy naive, which sends "
+                     "gradients as they are; expected ddp or sync");
+    if (run->grad_dtype == DDP_PRECISION_FP16 && run->device == DDP_DEVICE_CUDA)
+        return USAGE("option --grad-dtype: found fp16 with --device cuda, expected bf16");
+    if (run->compress == DDP_COMPRESS_NONE)
+        return DDP_OK;
+    if (narrow)
+        return USAGE("option --compress: found with --grad-dtype bf16 or fp16, expected one of "
+                     "them");
+    if (run->strategy == DDP_STRATEGY_NAIVE)
+        return USAGE("option --compress: found with --strategy naive, which sends gradients as "
+                     "they are; expected ddp or sync");
+    if (run->device == DDP_DEVICE_CUDA)
+        return USAGE("option --compress: found with --device cuda, expected --device cpu, or "
+                     "--grad-dtype bf16 instead");
+    if (run->verify_resume > 0)
+        return USAGE("option --compress: found with --verify-resume, expected none: checkpoints do "
+                     "not keep what was left out of the gradients");
+    return DDP_OK;
+}
+
 static ddp_status check_comm(const ddp_config *config)
 {
     const ddp_run_opts *run = &config->run;
@@ -54,9 +80,7 @@ static ddp_status check_comm(const ddp_config *config)
     if (run->comm == DDP_COMM_NCCL && run->share_device)
         return USAGE("option --comm: found nccl with --share-device, expected auto or mpi (NCCL "
                      "needs a GPU for each rank)");
-    if (run->grad_dtype == DDP_PRECISION_BF16 && run->strategy == DDP_STRATEGY_NAIVE)
-        return USAGE("option --grad-dtype: found bf16 with --strategy naive, which sends gradients "
-                     "as they are; expected ddp or sync");
+    DDP_TRY(check_compression(run));
     const ddp_allreduce_algo algo = config->comm.allreduce;
     if ((algo == DDP_ALLREDUCE_SHM || algo == DDP_ALLREDUCE_HIER) && !config->comm.shared_memory)
         return USAGE("option --allreduce: found %s with --no-shared-memory, expected another "
@@ -127,8 +151,11 @@ static ddp_status check_exact(const ddp_config *config)
     if (run->strategy == DDP_STRATEGY_NAIVE)
         return USAGE("option --strategy: found naive with --exact, expected ddp or sync");
     if (run->grad_dtype != DDP_PRECISION_FP32)
-        return USAGE("option --grad-dtype: found bf16 with --exact, expected fp32: sums of several "
-                     "shards would be rounded where ranks meet");
+        return USAGE("option --grad-dtype: found bf16 or fp16 with --exact, expected fp32: sums of "
+                     "several shards would be rounded where ranks meet");
+    if (run->compress != DDP_COMPRESS_NONE)
+        return USAGE("option --compress: found with --exact, expected none: what ranks keep back "
+                     "depends on their number");
     if (run->rank_weights != NULL)
         return USAGE("option --rank-weights: found with --exact, expected equal shares");
     if (config->device.tune)

@@ -141,6 +141,14 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--exact --allreduce ring", "expected auto, shm, tree or rhd");
     refused("--exact --strategy naive", "expected ddp or sync");
     refused("--exact --grad-dtype bf16", "expected fp32");
+    refused("--exact --compress topk", "found with --exact");
+    refused("--compress topk --grad-dtype fp16", "expected one of them");
+    refused("--compress powersgd --strategy naive", "expected ddp or sync");
+    refused("--compress powersgd --device cuda", "expected --device cpu");
+    refused("--compress topk --verify-resume 2", "expected none");
+    refused("--grad-dtype fp16 --device cuda", "expected bf16");
+    refused("--compress topk --topk 0", "--topk");
+    refused("--compress gzip", "none|powersgd|topk");
     refused("--exact --rank-weights 1,2", "expected equal shares");
     refused("--exact --tune-kernels", "follow from the shapes");
     refused("--eval-only", "--init-weights");
