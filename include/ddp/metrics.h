@@ -33,6 +33,7 @@ typedef struct ddp_step_record {
     /* The mean over ranks instead of the slowest. */
     double mean_data, mean_comm_exposed, mean_compute;
     double least_comm_exposed; /* of the rank that others wait for, so of communication alone */
+    int64_t comm_bytes; /* that a rank gave to collectives for gradients; 0: not in the record */
 } ddp_step_record;
 DDP_CALL ddp_status ddp_metrics_step(ddp_metrics *metrics, const ddp_step_record *record);
 DDP_CALL ddp_status ddp_metrics_flush(ddp_metrics *metrics);

@@ -53,6 +53,7 @@ typedef struct ddp_reducer_times {
     int64_t
         exposed_ns; /* spent waiting for communication after backward, or advancing it in between */
     int64_t update_ns; /* in the update callback */
+    int64_t bytes;     /* of this rank's parts of the gradients' collectives; from collect only */
 } ddp_reducer_times;
 
 typedef struct ddp_reducer ddp_reducer;

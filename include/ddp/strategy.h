@@ -60,6 +60,7 @@ typedef struct ddp_step_stats {
         step_ns;        /* slowest rank */
     int64_t compute_ns; /* slowest rank: of step_ns, what is neither data_ns nor exposed_ns */
     int64_t mean_data_ns, mean_exposed_ns, mean_compute_ns; /* over ranks */
+    int64_t comm_bytes; /* that a rank gave to the gradients' collectives; the most of any rank */
     int64_t least_exposed_ns;    /* of the rank that waits for no other */
     const ddp_rank_times *ranks; /* the strategy's, until the next step; NULL: not after a step */
     int rank_count;

@@ -67,7 +67,8 @@ typedef struct ddp_run_summary {
     ddp_saver_verdict stopped; /* before the end */
     int64_t epochs, steps, skipped_steps;
     ddp_eval_result test;
-    double images_per_s; /* median over steps */
+    double images_per_s;        /* median over steps */
+    double comm_bytes_per_step; /* mean over the steps of this process; strategy.h: comm_bytes */
     double seconds;
     double seconds_to_target; /* below 0: target_accuracy was not reached, or not set */
     uint64_t weights_hash;

@@ -231,6 +231,7 @@ static ddp_status write_summary(const ddpi_run *run, int64_t rss)
     if (run->net.val != NULL)
         ddp_json_set_number(record, "val_accuracy", share(run->val.top1, run->val.count));
     ddp_json_set_number(record, "images_per_s", s->images_per_s);
+    ddp_json_set_number(record, "comm_bytes_per_step", s->comm_bytes_per_step);
     ddp_json_set_number(record, "seconds", s->seconds);
     if (run->config.trainer.target_accuracy > 0) {
         ddp_json_set_number(record, "target_accuracy", run->config.trainer.target_accuracy);

@@ -140,6 +140,8 @@ ddp_status ddp_metrics_step(ddp_metrics *metrics, const ddp_step_record *record)
     if (record->loss_scale > 0)
         add_number(&to, "loss_scale", record->loss_scale);
     add_number(&to, "peak_share", record->peak_share);
+    if (record->comm_bytes > 0)
+        add_int(&to, "comm_bytes", record->comm_bytes);
     add_text(&to, "\"ms\":{");
     add_number(&to, "data", record->ms_data);
     add_number(&to, "forward", record->ms_forward);

@@ -44,6 +44,7 @@ static ddp_status exchange(ddp_strategy *s, ddp_step_stats *stats)
     DDP_TRY(ddpi_strategy_sync(s)); /* of what follows the times are the host's */
     int64_t start = ddp_now_ns();
     DDP_TRY(run(s, DDP_COLL_REDUCE, ddp_reducer_grads(s->reducer), length, "gradients to rank 0"));
+    stats->comm_bytes = (int64_t)(length * sizeof(float));
     int64_t update_start = ddp_now_ns();
     if (ddp_optim_measures(s->optim))
         DDP_TRY(pass_gate(s, (ddp_range){0, length}));

@@ -27,6 +27,7 @@ typedef struct ddpi_control_word {
     uint64_t flags;
     int64_t damaged; /* the optimizer's state was not as sealed */
     ddp_rank_times times;
+    int64_t comm_bytes;
 } ddpi_control_word;
 
 struct ddp_strategy {

@@ -143,6 +143,7 @@ static ddp_status collect(ddp_strategy *s, bool replayed, ddpi_control_word *wor
     word->times.comm_ns += times.comm_ns;
     word->times.exposed_ns += times.exposed_ns;
     word->times.optim_ns += times.update_ns;
+    word->comm_bytes += times.bytes;
     word->loss_sum = ddpi_strategy_loss(s);
     word->grad_sq = s->results[0] + s->measured_sq;
     if (s->exact != NULL)
@@ -236,6 +237,7 @@ static void combine(ddp_strategy *s, ddp_step_stats *stats)
         stats->flags_any |= (uint32_t)w->flags;
         stats->flags_all &= (uint32_t)w->flags;
         s->times[r] = w->times;
+        stats->comm_bytes = larger(stats->comm_bytes, w->comm_bytes);
     }
     combine_times(stats);
     average(stats);
@@ -308,6 +310,7 @@ ddp_status ddp_strategy_step(ddp_strategy *s, ddp_loader *loader, int64_t count,
     word.times.comm_ns = mine.comm_ns;
     word.times.exposed_ns = mine.exposed_ns;
     word.times.optim_ns = mine.optim_ns;
+    word.comm_bytes = mine.comm_bytes;
     DDP_TRY(collect(s, how == DDPI_STEP_REPLAYED, &word));
     word.damaged = ddp_strategy_damage(s) != NULL;
     word.times.step_ns = ddp_now_ns() - start;

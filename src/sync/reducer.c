@@ -54,6 +54,7 @@ struct ddp_reducer {
     void *update_arg;
     ddp_reducer_gate gate;
     ddp_reducer_times times;
+    int64_t bytes; /* given to this step's rounds, or the recorded step's */
     bool lane;
     ddp_marks *marks;   /* with a lane, else NULL */
     ddp_event *reached; /* the main stream's, at the end of a step; NULL where it is the host */
@@ -80,6 +81,7 @@ static ddp_status start_round(ddp_reducer *r, int index, int round)
     if (round > 0 && coll.count == 0)
         return DDP_OK;
     r->buckets[index].last = round;
+    r->bytes += (int64_t)(coll.count * ddp_dtype_bytes(coll.dtype));
     return ddp_comm_submit(r->comm, &coll, &r->buckets[index].rounds[round]);
 }
 
@@ -210,6 +212,7 @@ ddp_status ddp_reducer_begin(ddp_reducer *r, int64_t shard)
     if (shard == 0) {
         r->times = (ddp_reducer_times){0};
         r->launched = r->settled = 0;
+        r->bytes = 0;
         ddpi_hook_begin(r->hook);
         if (r->lane)
             ddp_marks_clear(r->marks);
@@ -377,8 +380,10 @@ ddp_status ddp_reducer_collect_replay(ddp_reducer *r, int64_t comm_ns, ddp_reduc
     }
     if (r->lane)
         DDP_TRY(ddp_marks_add(r->marks, ns, MARK_KINDS));
-    *times_out = (ddp_reducer_times){
-        .comm_ns = comm_ns, .exposed_ns = ns[MARK_WAIT], .update_ns = ns[MARK_UPDATE]};
+    *times_out = (ddp_reducer_times){.comm_ns = comm_ns,
+                                     .exposed_ns = ns[MARK_WAIT],
+                                     .update_ns = ns[MARK_UPDATE],
+                                     .bytes = r->bytes};
     return DDP_OK;
 }
 

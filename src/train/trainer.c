@@ -25,6 +25,7 @@ typedef struct trainer {
     double *rates; /* images/s of the last steps, a ring */
     int64_t rate_count;
     int64_t fresh_samples; /* of this epoch, by this process */
+    double comm_bytes;     /* of this process's steps */
     bool traced;           /* a step that was not finite */
     bool on_target;        /* the last evaluation reaches the target */
     ddp_saver_verdict verdict;
@@ -160,6 +161,7 @@ static void count_step(trainer *t, const ddp_step_stats *stats)
     t->rates[t->rate_count++ % RATE_SAMPLES] =
         (double)stats->count / ((double)stats->step_ns * 1e-9);
     t->fresh_samples += stats->count;
+    t->comm_bytes += (double)stats->comm_bytes;
     at->steps++;
     at->step_in_epoch++;
     at->count += stats->count;
@@ -365,6 +367,7 @@ static ddp_status run_all(trainer *t, ddp_run_summary *summary)
     summary->skipped_steps = t->at.skipped;
     summary->test = t->at.eval;
     summary->images_per_s = median_rate(t);
+    summary->comm_bytes_per_step = t->rate_count > 0 ? t->comm_bytes / (double)t->rate_count : 0;
     return ddp_param_table_hash(p->device, ddp_model_params(p->model),
                                 ddp_strategy_params(p->strategy), &summary->weights_hash);
 }

@@ -46,10 +46,12 @@ static const ddp_step_record record = {
     .mean_comm_exposed = 0.125,
     .mean_compute = 6,
     .least_comm_exposed = 0.0625,
+    .comm_bytes = 4096,
 };
 static const char record_text[] =
     "{\"kind\":\"step\",\"epoch\":2,\"step\":1234567890123,\"samples\":256,\"loss\":0.123456789,"
     "\"lr\":1e-05,\"images_per_s\":12345.5,\"grad_norm\":null,\"peak_share\":null,"
+    "\"comm_bytes\":4096,"
     "\"ms\":{\"data\":0,\"forward\":1.5,\"backward\":2.25,\"comm\":3,\"comm_exposed\":0.5,"
     "\"optim\":0.333333333,\"step\":1e+12,\"compute\":7},"
     "\"ms_mean\":{\"data\":0.25,\"comm_exposed\":0.125,\"compute\":6},\"ms_least\":{\"comm_"
@@ -78,8 +80,9 @@ static void the_longest_record_fits(void **state)
 {
     ddp_metrics *metrics;
     const double d = -1.23456789123456e-300;
-    const ddp_step_record longest = {INT64_MIN, INT64_MIN, INT64_MIN, d, d, d, d,  -d, d, d, d,
-                                     d,         d,         d,         d, d, d, -d, d,  d, d, d};
+    const ddp_step_record longest = {INT64_MIN, INT64_MIN, INT64_MIN, d, d, d, d,        -d,
+                                     d,         d,         d,         d, d, d, d,        d,
+                                     d,         -d,        d,         d, d, d, INT64_MAX};
     ddp_json *loaded;
     char *data;
     size_t bytes;
