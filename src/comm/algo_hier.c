@@ -6,13 +6,15 @@
  * the work that publishes them, and every node has an owner of each. So a node sends no more than
  * if it were one rank: 2 (nodes - 1) / nodes of the buffer where that algorithm is the ring. Where
  * nodes have different numbers of ranks, as many slices are cut as the smallest node has ranks, and
- * each is collected by its leader and spread from there.
+ * each is collected by its leader and spread from there. Sums whose order is given keep it where a
+ * node's sum is a node of the tree; elsewhere they are not made here.
  *
  * The node's part is the shared-memory group's, which this thread advances while it looks for
  * failures and deadlines as elsewhere. The part between nodes is an ordinary algorithm that sees
  * the leaders as its world. Engine thread only. */
 #include "comm/algo.h"
 #include "comm/comm_impl.h"
+#include "comm/parts.h"
 #include "comm/team.h"
 
 /* ---- within the node ---- */
@@ -27,7 +29,7 @@ static ddp_status local_start(ddpi_algo *a, ddp_coll_kind kind, ddp_range range,
     coll->root = root;
     coll->buf = (char *)coll->buf + range.lo * ddp_dtype_bytes(coll->dtype);
     coll->count = range.hi - range.lo;
-    coll->unit = 0;
+    coll->shards = 0; /* of ranks in a row, each with one sum, the group keeps the order */
     return ddpi_shm_start(a->team->group, work);
 }
 
@@ -108,7 +110,7 @@ static ddp_range slice_of(const ddpi_algo *a, int leader)
 {
     const ddp_coll *coll = &a->work->coll;
 
-    return ddpi_reduce_slice(coll->count, coll->dtype, 0, a->team->leaders, leader);
+    return ddpi_reduce_slice(coll->count, coll->dtype, coll->unit, a->team->leaders, leader);
 }
 
 static ddp_status sum_even(ddpi_algo *a)
@@ -224,15 +226,20 @@ bool ddpi_algo_is_hier(const ddpi_algo *a, ddp_allreduce_algo choice)
     case DDP_COLL_ALLGATHER:
         return a->team->in_order;
     case DDP_COLL_PUBLISH:
-        return ddpi_team_publishes(a->team, coll) && sums_on_two_levels(a, choice);
+        return ddpi_team_publishes(a->team, coll) &&
+               (coll->unit > 0 || sums_on_two_levels(a, choice));
     case DDP_COLL_ALLREDUCE:
     case DDP_COLL_REDUCE_OWNED:
         break;
     default:
         return false;
     }
-    return coll->shards == 0 && ddpi_shm_takes(a->team->group, coll) &&
-           sums_on_two_levels(a, choice);
+    if (!ddpi_shm_takes(a->team->group, coll))
+        return false;
+    /* A sum with a fixed order is never measured: it has the same bits either way. */
+    if (coll->shards > 0)
+        return a->team->ordered && ddpi_parts_most(coll, a->world) == 1;
+    return sums_on_two_levels(a, choice);
 }
 
 ddp_status ddpi_algo_hier(ddpi_algo *a)

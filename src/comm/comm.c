@@ -66,7 +66,7 @@ bool ddp_comm_works_aside(const ddp_comm *comm, void *buf, size_t bytes)
 static bool keeps_order(ddp_allreduce_algo algo)
 {
     return algo == DDP_ALLREDUCE_AUTO || algo == DDP_ALLREDUCE_SHM || algo == DDP_ALLREDUCE_TREE ||
-           algo == DDP_ALLREDUCE_RHD;
+           algo == DDP_ALLREDUCE_RHD || algo == DDP_ALLREDUCE_HIER;
 }
 
 static ddp_status check_coll(const ddp_comm *comm, const ddp_coll *coll)

@@ -28,8 +28,8 @@ size_t ddpi_team_class_bytes(int index)
 
 bool ddpi_team_publishes(const ddpi_team *team, const ddp_coll *coll)
 {
-    /* Units belong to sums with a fixed order, which are made flat. */
-    return team != NULL && team->even && coll->unit == 0;
+    /* Units belong to sums with a fixed order. */
+    return team != NULL && (coll->unit == 0 ? team->even : team->ordered);
 }
 
 /* ---- making one ---- */
@@ -50,6 +50,11 @@ static int smallest_node(const ddp_comm *comm, const int *sizes)
     return smallest;
 }
 
+static bool is_power_of_two(int n)
+{
+    return (n & (n - 1)) == 0;
+}
+
 /* sizes: of all nodes. */
 static void find_leaders(const ddp_comm *comm, const int *sizes, ddpi_team *team)
 {
@@ -65,6 +70,7 @@ static void find_leaders(const ddp_comm *comm, const int *sizes, ddpi_team *team
         if (team->even && r != place->node * team->leaders + place->node_rank)
             team->in_order = false;
     }
+    team->ordered = team->in_order && is_power_of_two(team->leaders);
 }
 
 static ddp_status fill(const ddp_comm *comm, void *control, ddpi_team *team)

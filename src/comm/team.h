@@ -19,8 +19,11 @@ typedef struct ddpi_team {
     int leaders;   /* on every node */
     bool even;     /* every node has as many ranks as leaders */
     bool in_order; /* that, and a node's ranks follow each other in the world */
-    int *table;    /* [leader * nodes + node]: its rank */
-    int *heads;    /* nodes; the engine's own */
+    /* That, and their number is a power of two: a sum over a node is one node of sum_tree.h's tree
+     * over all ranks, and those over nodes make the same tree. */
+    bool ordered;
+    int *table; /* [leader * nodes + node]: its rank */
+    int *heads; /* nodes; the engine's own */
     /* Whether sums of a class are made on two levels, where the options leave the choice. Written
      * while no work is in flight. */
     bool two_level[DDPI_TEAM_CLASSES];

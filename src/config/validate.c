@@ -145,9 +145,9 @@ static ddp_status check_exact(const ddp_config *config)
     if (!run->exact)
         return DDP_OK;
     if (algo != DDP_ALLREDUCE_AUTO && algo != DDP_ALLREDUCE_SHM && algo != DDP_ALLREDUCE_TREE &&
-        algo != DDP_ALLREDUCE_RHD)
+        algo != DDP_ALLREDUCE_RHD && algo != DDP_ALLREDUCE_HIER)
         return USAGE("option --allreduce: found an algorithm whose order of additions depends on "
-                     "the number of ranks, with --exact; expected auto, shm, tree or rhd");
+                     "the number of ranks, with --exact; expected auto, shm, tree, rhd or hier");
     if (run->strategy == DDP_STRATEGY_NAIVE)
         return USAGE("option --strategy: found naive with --exact, expected ddp or sync");
     if (run->grad_dtype != DDP_PRECISION_FP32)

@@ -11,7 +11,7 @@ for strategy in ddp sync naive; do
     train "strategy-$strategy" 3 "${common[@]}" --strategy "$strategy"
     same_curve "strategy-$strategy" one $steps 1e-5
 done
-for algorithm in shm mpi root ring tree rhd; do
+for algorithm in shm mpi root ring tree rhd hier; do
     train "algorithm-$algorithm" 3 "${common[@]}" --allreduce "$algorithm"
     same_curve "algorithm-$algorithm" one $steps 1e-5
 done

@@ -42,6 +42,7 @@ static const shape shapes[] = {
     {"2+3", 5, {1, 1, 0, 0, 0}, {0, 0, 1, 1, 1}, {0, 1, 0, 1, 2}, {2, 3}, 2},
     {"2+2+1 mixed", 5, {0, 1, 2, 1, 0}, {0, 1, 2, 1, 0}, {0, 0, 0, 1, 1}, {2, 2, 1}, 3},
     {"1+1+1", 3, {0, 1, 2}, {0, 1, 2}, {0, 0, 0}, {1, 1, 1}, 3},
+    {"2+2+2", 6, {0, 0, 1, 1, 2, 2}, {0, 0, 1, 1, 2, 2}, {0, 1, 0, 1, 0, 1}, {2, 2, 2}, 3},
 };
 
 static ddp_comm_opts options(const shape *s, ddp_allreduce_algo algo)
@@ -262,6 +263,85 @@ static void bytes_to_ones_own_node_are_not_counted_as_across(void **state)
     }
 }
 
+/* ---- sums in order ---- */
+
+enum { ORDERED_COUNT = 100003 };
+
+typedef struct ordered {
+    float sums[8][ORDERED_COUNT]; /* by rank */
+    uint64_t across[8];
+} ordered;
+
+static ddp_status sum_in_order(ddp_comm *comm, void *arg)
+{
+    ordered *o = arg;
+    const int rank = ddp_comm_rank(comm);
+    void *window;
+    ddp_work work;
+    DDP_TRY(ddp_comm_mem_alloc(comm, ORDERED_COUNT * sizeof(float), &window));
+    float *memory = window;
+    for (size_t i = 0; i < ORDERED_COUNT; i++)
+        memory[i] = 1 / (float)(i * 3 + (size_t)rank * 7 + 1);
+    DDP_TRY(ddp_comm_barrier(comm));
+    const uint64_t across = ddp_comm_bytes_across(comm);
+    ddp_coll coll = {.kind = DDP_COLL_REDUCE_OWNED,
+                     .dtype = DDP_F32,
+                     .buf = memory,
+                     .count = ORDERED_COUNT,
+                     .shards = 2,
+                     .unit = 48,
+                     .bucket = -1,
+                     .what = "sums in order"};
+    DDP_TRY(check_run(comm, &coll, &work));
+    if (work.owned.lo < work.owned.hi && work.owned.lo % coll.unit != 0)
+        return DDP_FAIL(DDP_ERR_INTERNAL, "a slice starts at %zu", work.owned.lo);
+    coll.kind = DDP_COLL_PUBLISH;
+    coll.shards = 0;
+    DDP_TRY(check_run(comm, &coll, &work));
+    o->across[rank] = ddp_comm_bytes_across(comm) - across;
+    memcpy(o->sums[rank], memory, sizeof o->sums[rank]);
+    DDP_TRY(ddp_comm_barrier(comm));
+    ddp_comm_mem_free(comm, window);
+    return DDP_OK;
+}
+
+static void sums_in_order_have_the_same_bits_on_nodes(void **state)
+{
+    (void)state;
+    static ordered alone, nodes;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        const shape *s = &shapes[i];
+        ddp_comm_opts opts = options(s, DDP_ALLREDUCE_AUTO);
+        run_shape(s, &opts, sum_in_order, &nodes);
+        opts.shared_memory = false;
+        run_shape(s, &opts, sum_in_order, &alone);
+        for (int r = 0; r < s->world; r++)
+            if (memcmp(nodes.sums[r], alone.sums[0], sizeof nodes.sums[r]) != 0)
+                fail_msg("%s: rank %d has other bits", s->name, r);
+    }
+}
+
+/* Nodes of equally many ranks in a row, a power of two. */
+static void sums_in_order_take_two_levels_where_they_can(void **state)
+{
+    (void)state;
+    static ordered o;
+    const size_t can[] = {1, 3, 4, 10};
+    for (size_t i = 0; i < COUNT_OF(can); i++) {
+        const shape *s = &shapes[can[i]];
+        ddp_comm_opts opts = options(s, DDP_ALLREDUCE_AUTO);
+        uint64_t by_node[8] = {0};
+        run_shape(s, &opts, sum_in_order, &o);
+        for (int r = 0; r < s->world; r++)
+            by_node[s->node[r]] += o.across[r];
+        const size_t least = 2 * ORDERED_COUNT * sizeof(float) * (size_t)(s->node_count - 1);
+        for (int k = 0; k < s->node_count; k++)
+            if (by_node[k] > least / (size_t)s->node_count + 2048)
+                fail_msg("%s: node %d sends %llu bytes", s->name, k,
+                         (unsigned long long)by_node[k]);
+    }
+}
+
 /* ---- the choice ---- */
 
 /* arg: int, the number of lengths that were measured. */
@@ -452,6 +532,8 @@ int main(void)
         cmocka_unit_test(one_owner_of_each_element_counts),
         cmocka_unit_test(a_node_sends_no_more_than_one_rank_would),
         cmocka_unit_test(bytes_to_ones_own_node_are_not_counted_as_across),
+        cmocka_unit_test(sums_in_order_have_the_same_bits_on_nodes),
+        cmocka_unit_test(sums_in_order_take_two_levels_where_they_can),
         cmocka_unit_test(only_auto_on_several_nodes_is_measured),
         cmocka_unit_test(a_rank_that_hangs_is_named),
         cmocka_unit_test(a_rank_that_dies_ends_all),

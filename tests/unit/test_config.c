@@ -123,7 +123,6 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--comm nccl --share-device", "a GPU for each rank");
     refused("--allreduce shm --no-shared-memory", "found shm");
     refused("--allreduce hier --no-shared-memory", "found hier");
-    refused("--exact --allreduce hier", "expected auto, shm, tree or rhd");
     refused("--on-mismatch heal", "without --check-replicas");
     refused("--verify-world 2", "without --exact");
     refused("--verify-resume 2 --resume here", "a run of its own");
@@ -138,7 +137,7 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--verify-grad --sync-bn", "statistics of each shard");
     refused("--verify-grad --eval-only --init-weights w", "one of them");
     refused("--verify-grad --verify-world 1 --exact", "one of them");
-    refused("--exact --allreduce ring", "expected auto, shm, tree or rhd");
+    refused("--exact --allreduce ring", "expected auto, shm, tree, rhd or hier");
     refused("--exact --strategy naive", "expected ddp or sync");
     refused("--exact --grad-dtype bf16", "expected fp32");
     refused("--exact --compress topk", "found with --exact");

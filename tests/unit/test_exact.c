@@ -77,6 +77,18 @@ static void test_worlds(void **state)
     expect_exact("8 shards", job_of(8), powers, 3);
     expect_exact("6 shards", job_of(6), thirds, 3);
     expect_exact("12 shards", job_of(12), twelfths, 3);
+    for (int i = 0; i < 3; i++) {
+        /* In runs of two and four; and not in runs, where sums are made flat. */
+        static const int nodes[3][8] = {
+            {0, 0, 1, 1, 2, 2, 3, 3}, {0, 0, 0, 0, 1, 1, 1, 1}, {0, 1, 1, 0, 1, 0, 0, 1}};
+        ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
+        world_job job = job_of(8);
+        comm.loopback_nodes = nodes[i];
+        job.comm = &comm;
+        expect_exact("8 shards on nodes", job, powers, 3);
+        job.shards = 6;
+        expect_exact("6 shards on nodes", job, thirds, 3);
+    }
     for (int a = 0; a < 2; a++) {
         ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
         world_job job = job_of(6);
