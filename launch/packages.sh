@@ -2,7 +2,7 @@
 # tests/run.sh.
 build_packages=(gcc libc6-dev pkg-config cmake ninja-build libopenmpi-dev openmpi-bin libdnnl-dev
     libinih-dev libjansson-dev zlib1g-dev libxxhash-dev libhwloc-dev
-    libturbojpeg0-dev libpng-dev)
+    libturbojpeg0-dev libpng-dev libprotobuf-c-dev protobuf-c-compiler)
 
 # install_packages NAME...: installs those that are missing, as root or through sudo, or says which.
 install_packages() {

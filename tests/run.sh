@@ -13,7 +13,7 @@ parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(release cluster asan tsan fuzz)
 
 install_packages "${build_packages[@]}" dataset-fashion-mnist libcmocka-dev g++ clang clang-format \
-    libclang-rt-14-dev universal-ctags procps gnuplot-nox python3 iproute2 || exit 1
+    libclang-rt-14-dev universal-ctags procps python3-venv gnuplot-nox python3 iproute2 || exit 1
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
@@ -74,8 +74,18 @@ simulated() {
     fi
 }
 
+# For train.tensorboard, which is skipped without.
+prepare_tensorboard() {
+    local venv=build/tensorboard
+    export DDP_TENSORBOARD_PYTHON=$root/$venv/bin/python
+    [ -x "$venv/bin/tensorboard" ] ||
+        { python3 -m venv "$venv" && "$venv/bin/pip" install -q tensorboard setuptools; } >build-tensorboard.log 2>&1 ||
+        echo "TensorBoard cannot be installed here: $(tail -n 1 build-tensorboard.log)"
+}
+
 run_release() {
     built release || return
+    prepare_tensorboard
     suite release release 900 '.' '^(sim|gpu[0-9]*|cluster)\.'
     at_once=2 simulated release simulator 300 '^(sim|gpu[0-9]*)\.'
 }

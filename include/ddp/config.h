@@ -75,7 +75,8 @@ typedef struct ddp_run_opts {
     int device, comm, strategy, lr_scale, log_level, precision, grad_dtype, compress, bind,
         cuda_graph, mpi_device_buffers;
     double lr_base_batch, val_split, comm_timeout, mixup, checkpoint_minutes;
-    bool drop_last, eval_only, init_partial, quiet, sync_bn, share_device, exact, verify_grad;
+    bool drop_last, eval_only, init_partial, quiet, tensorboard, sync_bn, share_device, exact,
+        verify_grad;
     bool checkpoint_at_end, keep_best, doctor;
 } ddp_run_opts;
 

@@ -17,6 +17,11 @@ static double ms(int64_t ns)
     return (double)ns * 1e-6;
 }
 
+static double accuracy(const ddp_eval_result *result)
+{
+    return (double)result->top1 / (double)result->count;
+}
+
 static ddp_status record_step(const ddpi_run *run, const ddp_run_info *info,
                               const ddp_step_info *step, int64_t wall_ns)
 {
@@ -93,6 +98,42 @@ static ddp_status add_slowest(const ddpi_observer_state *state, ddp_json *record
     return DDP_OK;
 }
 
+/* ---- TensorBoard ---- */
+
+static ddp_status log_step(const ddpi_observer_state *state, const ddp_step_info *step)
+{
+    const ddp_step_stats *s = step->stats;
+    const ddp_scalar scalars[] = {
+        {"train/loss", s->loss_sum / (double)s->count},
+        {"train/lr", step->lr},
+        {"train/grad_norm", s->grad_norm},
+        {"speed/images_per_s", (double)s->count / ((double)s->step_ns * 1e-9)},
+        {"speed/step_ms", ms(s->step_ns)},
+        {"speed/comm_exposed_ms", ms(s->exposed_ns)},
+        {"speed/data_ms", ms(s->data_ns)},
+    };
+
+    return state->events != NULL ? ddp_events_write(state->events, step->step, scalars,
+                                                    sizeof scalars / sizeof *scalars)
+                                 : DDP_OK;
+}
+
+static ddp_status log_epoch(const ddpi_observer_state *state, const ddp_epoch_stats *epoch)
+{
+    const bool val = state->run->net.val != NULL;
+    const ddp_scalar scalars[] = {
+        {"epoch/train_loss", epoch->train_loss},
+        {"epoch/images_per_s", epoch->images_per_s},
+        {val ? "epoch/val_loss" : "epoch/test_loss", epoch->test.loss},
+        {val ? "epoch/val_accuracy" : "epoch/test_accuracy", accuracy(&epoch->test)},
+    };
+
+    if (state->events == NULL)
+        return DDP_OK;
+    DDP_TRY(ddp_events_write(state->events, state->step, scalars, epoch->evaluated ? 4 : 2));
+    return ddp_events_flush(state->events);
+}
+
 /* ---- steps ---- */
 
 static void show_progress(const ddpi_observer_state *state, const ddp_run_info *info,
@@ -132,15 +173,12 @@ static ddp_status on_step(void *arg, const ddp_run_info *info, const ddp_step_in
         show_progress(state, info, step);
     if (!state->run->config.run.quiet)
         ddpi_run_watch_buckets(state->run, step->stats);
+    state->step = step->step;
+    DDP_TRY(log_step(state, step));
     return record_step(state->run, info, step, wall_ns);
 }
 
 /* ---- epochs ---- */
-
-static double accuracy(const ddp_eval_result *result)
-{
-    return (double)result->top1 / (double)result->count;
-}
 
 static ddp_status fill_epoch(const ddpi_observer_state *state, const ddp_epoch_stats *epoch,
                              ddp_json *record)
@@ -213,6 +251,7 @@ static ddp_status on_epoch(void *arg, const ddp_run_info *info, const ddp_epoch_
             show_slowest(state->run, &slowest);
     }
     DDP_TRY(record_epoch(state, epoch));
+    DDP_TRY(log_epoch(state, epoch));
     ddp_stragglers_reset(state->stragglers);
     return ddp_metrics_flush(state->run->metrics);
 }
@@ -221,6 +260,8 @@ ddp_status ddpi_observer_open(ddpi_observer_state *state, ddpi_run *run, ddp_obs
 {
     *state = (ddpi_observer_state){.run = run};
     DDP_TRY(ddp_stragglers_create(run->world, &state->stragglers));
+    if (run->config.run.tensorboard)
+        DDP_TRY(ddp_events_open(run->dir, run->start.steps + 1, &state->events));
     *observer_out = (ddp_observer){.arg = state, .on_step = on_step, .on_epoch = on_epoch};
     return DDP_OK;
 }
@@ -228,4 +269,5 @@ ddp_status ddpi_observer_open(ddpi_observer_state *state, ddpi_run *run, ddp_obs
 void ddpi_observer_close(ddpi_observer_state *state)
 {
     ddp_stragglers_destroy(state->stragglers);
+    ddp_events_close(state->events);
 }

@@ -131,6 +131,7 @@ bool ddpi_resume_stores(const char *name)
                                         "run-dir",
                                         "log-level",
                                         "quiet",
+                                        "tensorboard",
                                         "threads",
                                         "workers",
                                         "loopback-ranks",

@@ -10,6 +10,7 @@
 
 #include "app/resume.h"
 #include "app/wiring.h"
+#include "ddp/events.h"
 #include "ddp/metrics.h"
 #include "ddp/stragglers.h"
 
@@ -238,6 +239,8 @@ typedef struct ddpi_observer_state {
     double rate;                /* smoothed, images/s */
     int64_t last_ns;            /* the end of the step before; 0: there was none */
     ddp_stragglers *stragglers; /* of the epoch */
+    ddp_events *events;         /* NULL: not wanted */
+    int64_t step;               /* the last */
 } ddpi_observer_state;
 /* Rank 0. *state outlives the observer. */
 DDP_INNER ddp_status ddpi_observer_open(ddpi_observer_state *state, ddpi_run *run,

@@ -14,6 +14,8 @@ pkg_check_modules(INIH REQUIRED IMPORTED_TARGET inih)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(PROTOBUF_C REQUIRED IMPORTED_TARGET libprotobuf-c)
+find_program(PROTOC_C protoc-c REQUIRED) # Debian: protobuf-c-compiler
 if(DDP_PACK)
   pkg_check_modules(TURBOJPEG REQUIRED IMPORTED_TARGET libturbojpeg)
   pkg_check_modules(PNG REQUIRED IMPORTED_TARGET libpng)
@@ -30,4 +32,5 @@ set_target_properties(DNNL::dnnl PROPERTIES
 
 add_library(ddp_dependencies INTERFACE)
 target_link_libraries(ddp_dependencies INTERFACE $<$<BOOL:${DDP_MPI}>:MPI::MPI_C> Threads::Threads ZLIB::ZLIB OpenMP::OpenMP_C
-  PkgConfig::INIH PkgConfig::JANSSON PkgConfig::XXHASH PkgConfig::HWLOC DNNL::dnnl m)
+  PkgConfig::INIH PkgConfig::JANSSON PkgConfig::XXHASH PkgConfig::HWLOC PkgConfig::PROTOBUF_C
+  DNNL::dnnl m)

@@ -22,6 +22,7 @@ static const ddp_config defaults = {
             .lr_base_batch = 256,
             .comm_timeout = 60,
             .log_level = DDP_LOG_INFO,
+            .tensorboard = true,
             .checkpoint_epochs = 1,
             .checkpoint_at_end = true,
             .keep = 2,
@@ -115,7 +116,8 @@ ddp_status ddp_config_parse(ddp_config *config, int argc, char **argv, char **en
 /* Options that hosts may differ in without changing what is computed. */
 static bool is_local(const char *name)
 {
-    static const char *const local[] = {"threads", "workers", "log-level", "quiet", "run-dir"};
+    static const char *const local[] = {"threads", "workers",     "log-level",
+                                        "quiet",   "tensorboard", "run-dir"};
 
     for (size_t i = 0; i < sizeof local / sizeof local[0]; i++)
         if (strcmp(name, local[i]) == 0)

@@ -297,6 +297,8 @@ static const ddp_option output_options[] = {
      "What the console shows"},
     {"quiet", DDP_OPT_BOOL, AT(run.quiet), 0, 0, NULL, NULL,
      "Show the results only, and warnings and errors"},
+    {"tensorboard", DDP_OPT_BOOL, AT(run.tensorboard), 0, 0, NULL, NULL,
+     "Write an event file for TensorBoard into the run directory, too"},
     {0},
 };
 
