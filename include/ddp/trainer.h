@@ -28,7 +28,7 @@ typedef enum ddp_on_mismatch {
 typedef struct ddp_trainer_opts {
     int64_t epochs;
     int64_t max_steps;  /* optimizer steps; 0: no limit */
-    int64_t eval_every; /* epochs; 0: only at the end */
+    int64_t eval_every; /* epochs; 0: only at the end; below 0: never */
     /* Before every N-th step compare parameters' hashes over ranks, and after it the optimizer's
      * state with itself; 0: parameters at the start only. Otherwise the strategy seals. */
     int64_t check_replicas;

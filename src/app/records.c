@@ -223,12 +223,14 @@ static ddp_status write_summary(const ddpi_run *run, int64_t rss)
     ddp_json_set_int(record, "epochs", s->epochs);
     ddp_json_set_int(record, "steps", s->steps);
     ddp_json_set_int(record, "skipped_steps", s->skipped_steps);
-    ddp_json_set_number(record, "test_accuracy", share(s->test.top1, s->test.count));
-    ddp_json_set_number(record, "test_top5", share(s->test.top5, s->test.count));
-    ddp_json_set_number(record, "test_loss", s->test.loss);
-    ddp_json_set_int(record, "test_correct", s->test.top1);
-    ddp_json_set_int(record, "test_samples", s->test.count);
-    if (run->net.val != NULL)
+    if (s->test.count > 0) {
+        ddp_json_set_number(record, "test_accuracy", share(s->test.top1, s->test.count));
+        ddp_json_set_number(record, "test_top5", share(s->test.top5, s->test.count));
+        ddp_json_set_number(record, "test_loss", s->test.loss);
+        ddp_json_set_int(record, "test_correct", s->test.top1);
+        ddp_json_set_int(record, "test_samples", s->test.count);
+    }
+    if (run->net.val != NULL && run->val.count > 0)
         ddp_json_set_number(record, "val_accuracy", share(run->val.top1, run->val.count));
     ddp_json_set_number(record, "images_per_s", s->images_per_s);
     ddp_json_set_number(record, "comm_bytes_per_step", s->comm_bytes_per_step);
@@ -274,11 +276,12 @@ static void print_end(const ddpi_run *run, int64_t rss)
     const ddp_run_summary *s = &run->summary;
     int digits = s->images_per_s < 100 ? 2 : 0;
 
-    if (run->net.val != NULL)
+    if (run->net.val != NULL && run->val.count > 0)
         ddp_log_print("validation accuracy %.4f (%" PRId64 " of %" PRId64 ")",
                       share(run->val.top1, run->val.count), run->val.top1, run->val.count);
-    ddp_log_print("test accuracy %.4f (%" PRId64 " of %" PRId64 ")",
-                  share(s->test.top1, s->test.count), s->test.top1, s->test.count);
+    if (s->test.count > 0)
+        ddp_log_print("test accuracy %.4f (%" PRId64 " of %" PRId64 ")",
+                      share(s->test.top1, s->test.count), s->test.top1, s->test.count);
     if (run->config.run.eval_only)
         ddp_log_print("%.*f images/s, %.1f s", digits, s->images_per_s, s->seconds);
     else if (isnan(s->images_per_s)) /* a resumed run that had nothing left to do */

@@ -3,6 +3,7 @@
 
 static ddp_status train(ddpi_run *run)
 {
+    const bool evaluates = run->config.trainer.eval_every >= 0;
     ddpi_observer_state state = {.run = run};
     ddp_observer observer = {.arg = NULL};
     const ddp_run_info info = {.epochs = run->config.trainer.epochs,
@@ -17,7 +18,9 @@ static ddp_status train(ddpi_run *run)
         .loader = run->net.loader,
         .sampler = &run->data.sampler,
         /* With a held-out part the test set is kept for the end. */
-        .eval = run->net.val != NULL ? run->net.val : run->net.test,
+        .eval = !evaluates             ? NULL
+                : run->net.val != NULL ? run->net.val
+                                       : run->net.test,
         .saver = run->net.saver,
         .dir = run->dir,
         .start = &run->start,
@@ -37,7 +40,7 @@ static ddp_status train(ddpi_run *run)
         return DDP_OK;
     /* What the test and files see from here on. */
     DDP_TRY(ddp_strategy_average(run->net.strategy, &run->net.params));
-    if (run->net.val == NULL)
+    if (run->net.val == NULL || !evaluates)
         return DDP_OK;
     run->val = run->summary.test;
     ddp_comm_note(run->comm, run->summary.steps, "test evaluation");

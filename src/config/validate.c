@@ -230,6 +230,8 @@ static ddp_status check_images(const ddp_config *config)
 {
     ddp_augment augment;
 
+    if (config->trainer.target_accuracy > 0 && config->trainer.eval_every < 0)
+        return USAGE("option --target-accuracy: found with --eval-every -1, expected evaluations");
     if (config->trainer.target_accuracy > 0 && config->run.eval_only)
         return USAGE("option --target-accuracy: found with --eval-only, expected training");
     return ddp_augment_parse(config->transform.augment, &augment);

@@ -25,4 +25,10 @@ equal 'training samples' "$(sed -n 's/.*"train": *\([0-9]*\),.*/\1/p' "$work/hel
     head -n 1)" 54000
 equal 'test samples' "$(summary held test_samples)" 10000
 equal 'validation accuracy' "$(summary held val_accuracy | grep -c '^0\.[0-9]')" 1
+# Never: the same weights, and no word about a test.
+train never 2 "${model[@]}" --max-steps 60 --eval-every -1
+equal 'weights without an evaluation' "$(summary never weights_xxh3)" "$(summary made weights_xxh3)"
+equal 'records of accuracy' "$(grep -c test_accuracy "$work/never/metrics.jsonl" || true)" 0
+equal 'lines about accuracy' "$(grep -c accuracy "$work/never.out" || true)" 0
+refused 2 'option --target-accuracy: found with --eval-every -1' 1 --eval-every -1 --target-accuracy 0.5
 finish
