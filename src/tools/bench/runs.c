@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <sched.h>
 #include <spawn.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,9 +25,30 @@ typedef struct command {
     int argc;
 } command;
 
-ddp_status ddpi_run_sibling(const char *name, char path[DDPI_RUN_PATH])
+static ddp_status take(const char *chosen, char path[DDPI_RUN_PATH])
+{
+    if (strlen(chosen) >= DDPI_RUN_PATH)
+        return DDP_FAIL(DDP_ERR_USAGE, "a path is too long: %.60s...", chosen);
+    strcpy(path, chosen);
+    return DDP_OK;
+}
+
+ddp_status ddpi_run_folder(const char *chosen, char path[DDPI_RUN_PATH])
+{
+    DDP_TRY(take(chosen != NULL ? chosen : "/tmp/ddp_bench_XXXXXX", path));
+    if (chosen != NULL)
+        return ddp_fs_make_dirs(path);
+    if (mkdtemp(path) == NULL)
+        return DDP_FAIL(DDP_ERR_IO, "make a folder in /tmp: %s", strerror(errno));
+    return DDP_OK;
+}
+
+ddp_status ddpi_run_program(const char *name, const char *chosen, char path[DDPI_RUN_PATH])
 {
     char self[PATH_MAX];
+
+    if (chosen != NULL)
+        return take(chosen, path);
     ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
 
     if (bytes <= 0)

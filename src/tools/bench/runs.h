@@ -19,8 +19,11 @@ typedef struct ddpi_run_plan {
     int core;                /* of those that this process may use, counted; -1: all of them */
 } ddpi_run_plan;
 
-/* The program of that name beside this one. */
-DDP_INNER ddp_status ddpi_run_sibling(const char *name, char path[DDPI_RUN_PATH]);
+/* The program of that name beside this one, unless another was chosen (NULL: none was). */
+DDP_INNER ddp_status ddpi_run_program(const char *name, const char *chosen,
+                                      char path[DDPI_RUN_PATH]);
+/* The folder for runs: the one that was chosen, or (NULL) a new one in /tmp. */
+DDP_INNER ddp_status ddpi_run_folder(const char *chosen, char path[DDPI_RUN_PATH]);
 /* Starts it and does not wait. */
 DDP_INNER ddp_status ddpi_run_start(const ddpi_run_plan *plan, pid_t *pid_out);
 /* Waits for it. DDP_ERR_IO if it failed: with its exit status, its command and its last lines. */

@@ -2,7 +2,6 @@
 #include "tools/bench/scaling.h"
 
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ddp/fs.h"
@@ -110,10 +109,9 @@ static ddp_status start(bench *b, const ddpi_scaling_case *c, int ranks, int64_t
     DDP_TRY(run_dir(b, p->dir, p->log));
     snprintf(p->words, sizeof p->words,
              "--quiet --dataset %s --batch-per-rank %lld --threads %lld --max-steps %lld "
-             "--eval-every 0 --epochs 1000000 %s--run-dir %s",
+             "--eval-every -1 --epochs 1000000 --run-dir %s",
              c->data, (long long)rank_batch, (long long)o->threads,
-             (long long)(o->steps + o->warmup),
-             strcmp(c->data, "synthetic") == 0 ? "--synthetic-test 1 " : "", p->dir);
+             (long long)(o->steps + o->warmup), p->dir);
     p->plan.ranks = ranks;
     p->plan.program = b->program;
     p->plan.args = o->train;
@@ -340,33 +338,12 @@ static ddp_status plan_cases(bench *b)
     return DDP_OK;
 }
 
-static ddp_status find_programs(bench *b)
-{
-    DDP_TRY(ddpi_run_sibling("ddp_bench", b->self));
-    if (b->opts.program == NULL)
-        return ddpi_run_sibling("ddp_train", b->program);
-    if (strlen(b->opts.program) >= sizeof b->program)
-        return DDP_FAIL(DDP_ERR_USAGE, "option --program: the path is too long");
-    snprintf(b->program, sizeof b->program, "%s", b->opts.program);
-    return DDP_OK;
-}
-
-static ddp_status make_work_dir(bench *b)
-{
-    snprintf(b->work, sizeof b->work, "%s",
-             b->opts.work_dir != NULL ? b->opts.work_dir : "/tmp/ddp_bench_XXXXXX");
-    if (b->opts.work_dir != NULL)
-        return ddp_fs_make_dirs(b->work);
-    if (mkdtemp(b->work) == NULL)
-        return DDP_FAIL(DDP_ERR_IO, "make a folder in /tmp for the runs");
-    return DDP_OK;
-}
-
 static ddp_status run_all(bench *b)
 {
     DDP_TRY(plan_cases(b));
-    DDP_TRY(find_programs(b));
-    DDP_TRY(make_work_dir(b));
+    DDP_TRY(ddpi_run_program("ddp_bench", NULL, b->self));
+    DDP_TRY(ddpi_run_program("ddp_train", b->opts.program, b->program));
+    DDP_TRY(ddpi_run_folder(b->opts.work_dir, b->work));
     ddp_status st = measure_all(b);
     if (st != DDP_OK)
         return st; /* the logs stay, for who asks why */
