@@ -95,6 +95,7 @@ typedef struct ddp_config {
     ddp_reducer_opts reducer;
     ddp_optim_opts optim; /* lr as given */
     ddp_schedule_opts schedule;
+    ddp_timeline_opts timeline;
     ddp_trainer_opts trainer;     /* schedule: see ddp_config_resolve_schedule() */
     ddp_transform_opts transform; /* mean and deviation are the program's to set */
     ddp_normalize normalize;

@@ -139,6 +139,9 @@ DDP_API void ddp_model_watch(ddp_model *model, ddp_model_watch_fn fn, void *arg)
 
 /* ---- queries ---- */
 DDP_API const char *ddp_model_name(const ddp_model *model);
+/* Layers in forward order, numbered from 0. */
+DDP_API int ddp_model_layer_count(const ddp_model *model);
+DDP_API const char *ddp_model_layer_name(const ddp_model *model, int layer);
 DDP_API int64_t ddp_model_classes(const ddp_model *model);
 DDP_API ddp_shape ddp_model_input_shape(const ddp_model *model); /* of a sample */
 /* Floating-point operations per sample: forward, and forward plus backward. */

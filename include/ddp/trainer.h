@@ -8,6 +8,7 @@
 #include "ddp/saver.h"
 #include "ddp/schedule.h"
 #include "ddp/strategy.h"
+#include "ddp/timeline.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -91,6 +92,7 @@ typedef struct ddp_trainer_parts {
     const ddp_sampler *sampler;
     ddp_eval *eval;             /* NULL: no evaluation */
     ddp_saver *saver;           /* NULL: saves and stops nothing */
+    ddp_timeline *timeline;     /* NULL: writes none */
     const char *dir;            /* of the run, for files of faults; NULL: none are written */
     const ddp_run_state *start; /* goes on from there; NULL: from the beginning */
     const ddp_observer *observers;

@@ -207,7 +207,7 @@ ddp_status ddpi_run_rank(const ddpi_app *app, ddp_comm *comm, char *message, siz
     run->rank = ddp_comm_rank(comm);
     run->world = ddp_comm_world(comm);
     st = open_log(run);
-    if (st == DDP_OK)
+    if (st == DDP_OK && run->config.timeline.spans)
         st = ddp_spans_create(&run->spans);
     if (st != DDP_OK)
         ddp_fatal("%s", ddp_status_message());

@@ -76,6 +76,7 @@ typedef struct ddpi_run_net {
     ddp_loader *loader;     /* NULL with --eval-only, like strategy */
     ddp_strategy *strategy; /* owns the parameters */
     ddp_saver *saver;
+    ddp_timeline *timeline; /* NULL: none can be written */
     float *params;
     float *running;         /* running statistics; NULL: the strategy's, or none */
     size_t eval_only_bytes; /* of params and running, where there is no strategy that owns them */

@@ -245,6 +245,7 @@ void ddpi_run_close_model(ddpi_run *run)
 {
     ddpi_run_net *net = &run->net;
 
+    ddp_timeline_destroy(net->timeline);
     ddp_saver_destroy(net->saver);
     ddp_eval_destroy(net->val);
     ddp_eval_destroy(net->test);

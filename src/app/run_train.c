@@ -1,5 +1,19 @@
 /* run_train.c - what a run is for: training, or the evaluation of given weights. */
 #include "app/run.h"
+#include "ddp/stop.h"
+
+static ddp_status open_timeline(ddpi_run *run)
+{
+    const ddp_timeline_parts parts = {.comm = run->comm,
+                                      .model = run->net.model,
+                                      .spans = run->spans,
+                                      .dir = run->dir,
+                                      .asked = ddp_stop_timelines};
+
+    return run->spans != NULL
+               ? ddp_timeline_create(&run->config.timeline, &parts, &run->net.timeline)
+               : DDP_OK;
+}
 
 static ddp_status train(ddpi_run *run)
 {
@@ -10,6 +24,7 @@ static ddp_status train(ddpi_run *run)
                                .steps_per_epoch = ddp_sampler_steps(&run->data.sampler),
                                .train_flops = ddp_model_train_flops(run->net.model),
                                .machine_flops = run->net.peak_flops};
+    DDP_TRY(open_timeline(run));
     const ddp_trainer_parts parts = {
         .strategy = run->net.strategy,
         .model = run->net.model,
@@ -22,6 +37,7 @@ static ddp_status train(ddpi_run *run)
                 : run->net.val != NULL ? run->net.val
                                        : run->net.test,
         .saver = run->net.saver,
+        .timeline = run->net.timeline,
         .dir = run->dir,
         .start = &run->start,
         .observers = &observer,

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 static const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
-static atomic_int asked;
+static atomic_int asked, timelines;
 
 static void on_signal(int number)
 {
@@ -19,9 +19,16 @@ static void on_signal(int number)
         raise(number);
 }
 
+static void on_timeline(int number)
+{
+    (void)number;
+    atomic_fetch_add(&timelines, 1);
+}
+
 void ddp_stop_catch(void)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction timeline = {.sa_handler = on_timeline, .sa_flags = SA_RESTART};
 
     /* One that comes while the handler runs waits for it, and then has its usual effect. */
     sigemptyset(&action.sa_mask);
@@ -29,6 +36,13 @@ void ddp_stop_catch(void)
         sigaddset(&action.sa_mask, signals[i]);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         sigaction(signals[i], &action, NULL);
+    sigemptyset(&timeline.sa_mask);
+    sigaction(SIGUSR2, &timeline, NULL);
+}
+
+int ddp_stop_timelines(void)
+{
+    return atomic_load(&timelines);
 }
 
 int ddp_stop_asked(void)

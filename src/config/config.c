@@ -41,6 +41,7 @@ static const ddp_config defaults = {
     .reducer = DDP_REDUCER_OPTS_DEFAULTS,
     .optim = DDP_OPTIM_OPTS_DEFAULTS,
     .schedule = DDP_SCHEDULE_OPTS_DEFAULTS,
+    .timeline = DDP_TIMELINE_OPTS_DEFAULTS,
     .trainer = {.epochs = 10, .eval_every = 1},
 };
 

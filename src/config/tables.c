@@ -293,6 +293,15 @@ static const ddp_option checkpoint_options[] = {
 static const ddp_option output_options[] = {
     {"run-dir", DDP_OPT_STRING, AT(run.run_dir), 0, 0, NULL, "DIR",
      "Where the run's files go; runs/TIME-MODEL unless given"},
+    {"trace-steps", DDP_OPT_INT, AT(timeline.steps), 0, 1e6, NULL, "N",
+     "At the end, write what all ranks did in the last N steps into the run directory, as "
+     "trace.json for Perfetto; 0: not. Signal USR2 writes trace-step-STEP.json meanwhile, of 20 "
+     "steps if this is 0"},
+    {"trace-slow", DDP_OPT_DOUBLE, AT(timeline.slow), 0, 1e6, NULL, "X",
+     "Write trace-step-STEP.json after a step that takes more than X times the median, at most 3 "
+     "times; 0: never"},
+    {"spans", DDP_OPT_BOOL, AT(timeline.spans), 0, 0, NULL, NULL,
+     "Keep when each thread did what, of which these files are made; --no-spans: do not"},
     {"log-level", DDP_OPT_CHOICE, AT(run.log_level), 0, 0, "error|warn|info|debug", "LEVEL",
      "What the console shows"},
     {"quiet", DDP_OPT_BOOL, AT(run.quiet), 0, 0, NULL, NULL,

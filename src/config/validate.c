@@ -104,6 +104,17 @@ static ddp_status check_inject(const ddp_config *config)
     return DDP_OK;
 }
 
+static ddp_status check_timeline(const ddp_timeline_opts *timeline)
+{
+    if (!timeline->spans && (timeline->steps > 0 || timeline->slow > 0))
+        return USAGE("option --%s: found with --no-spans, expected spans: it is made of them",
+                     timeline->steps > 0 ? "trace-steps" : "trace-slow");
+    if (timeline->slow > 0 && timeline->slow <= 1)
+        return USAGE("option --trace-slow: found %g, expected 0, or more than 1 median step",
+                     timeline->slow);
+    return DDP_OK;
+}
+
 static ddp_status check_precision(const ddp_run_opts *run)
 {
     double scale;
@@ -246,6 +257,7 @@ ddp_status ddpi_config_check(const ddp_config *config)
     DDP_TRY(check_comm(config));
     DDP_TRY(check_precision(&config->run));
     DDP_TRY(check_inject(config));
+    DDP_TRY(check_timeline(&config->timeline));
     DDP_TRY(check_exact(config));
     DDP_TRY(check_buckets(&config->run));
     DDP_TRY(check_self_tests(&config->run, &config->trainer));

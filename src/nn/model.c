@@ -362,6 +362,17 @@ ddp_param_table *ddp_model_params(ddp_model *model)
     return model->table;
 }
 
+int ddp_model_layer_count(const ddp_model *model)
+{
+    return model->node_count;
+}
+
+const char *ddp_model_layer_name(const ddp_model *model, int layer)
+{
+    DDP_ASSERT(layer >= 0 && layer < model->node_count);
+    return model->nodes[layer].layer->spec.name;
+}
+
 const char *ddp_model_name(const ddp_model *model)
 {
     return model->def->name;

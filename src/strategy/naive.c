@@ -23,7 +23,7 @@ static ddp_status run(ddp_strategy *s, ddp_coll_kind kind, float *buf, size_t co
     ddp_work work;
     DDP_TRY(ddp_comm_submit(s->comm, &coll, &work));
     DDP_TRY(ddp_work_wait(&work));
-    (void)ddp_work_span(&work, DDP_SPAN_BUCKET);
+    (void)ddp_work_span(&work, kind == DDP_COLL_REDUCE ? DDP_SPAN_BUCKET : DDP_SPAN_PUBLISH);
     return DDP_OK;
 }
 

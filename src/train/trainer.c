@@ -170,6 +170,14 @@ static void count_step(trainer *t, const ddp_step_stats *stats)
     ddp_ledger_join(&at->ledger, &stats->ledger);
 }
 
+/* What this rank has to tell the others with the step. */
+static void set_flags(const ddp_trainer_parts *p)
+{
+    const uint32_t saver = p->saver != NULL ? ddp_saver_flags(p->saver) : 0;
+    const uint32_t timeline = p->timeline != NULL ? ddp_timeline_flags(p->timeline) : 0;
+    ddp_strategy_set_flags(p->strategy, saver | timeline);
+}
+
 static ddp_status run_step(trainer *t)
 {
     const ddp_trainer_parts *p = t->parts;
@@ -184,8 +192,7 @@ static ddp_status run_step(trainer *t)
         DDP_TRY(check_replicas(t));
     ddp_comm_note(p->comm, t->at.steps + 1, "training step");
     DDP_TRY(ddpi_inject_before(&t->opts->inject, p, t->at.steps + 1, &kept));
-    if (p->saver != NULL)
-        ddp_strategy_set_flags(p->strategy, ddp_saver_flags(p->saver));
+    set_flags(p);
     DDP_TRY(ddp_strategy_step(p->strategy, p->loader, ddp_sampler_step_count(p->sampler, index), lr,
                               &stats));
     DDP_TRY(check_damage(t, &stats));
@@ -200,8 +207,12 @@ static ddp_status run_step(trainer *t)
                           .lr = lr,
                           .stats = &stats};
     DDP_TRY(tell_step(t, &step));
-    ddp_spans_end(DDP_SPAN_STEP, 0, entered_ns);
+    const int64_t taken_ns = ddp_spans_end(DDP_SPAN_STEP, 0, entered_ns);
     leave(t, DDP_PHASE_STEP, entered_ns);
+    if (p->timeline != NULL) {
+        ddp_timeline_learn(p->timeline, taken_ns);
+        DDP_TRY(ddp_timeline_after_step(p->timeline, t->at.steps, stats.flags_any));
+    }
     if (p->saver == NULL)
         return DDP_OK;
     const bool last = t->at.step_in_epoch == t->info->steps_per_epoch || out_of_steps(t);
@@ -359,6 +370,8 @@ static ddp_status run_all(trainer *t, ddp_run_summary *summary)
         DDP_TRY(check_replicas(t));
     if (t->verdict == DDP_SAVER_GO_ON)
         DDP_TRY(save(t, ddp_saver_finish));
+    if (p->timeline != NULL)
+        DDP_TRY(ddp_timeline_finish(p->timeline));
     summary->stopped = t->verdict;
     summary->epochs = t->at.epoch + (t->at.step_in_epoch > 0);
     summary->seconds = (double)(ddp_now_ns() - start) * 1e-9;
