@@ -107,9 +107,9 @@ run_asan() {
     built asan || return
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
     export LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
-    suite asan asan-unit 400 '^unit\.' '^unit\.place$'
+    suite asan asan-unit 400 '^unit\.' '^unit\.(place|doctor)$'
     # hwloc's plugins keep memory and are unloaded, so that nothing can be said about them by name.
-    ASAN_OPTIONS=detect_leaks=0 suite asan asan-topology 60 '^unit\.place$'
+    ASAN_OPTIONS=detect_leaks=0 suite asan asan-topology 60 '^unit\.(place|doctor)$'
     simulated asan asan-sim 200 '^sim\.'
     suite asan asan-loopback 200 '^train\.loopback$'
     ASAN_OPTIONS=detect_leaks=0 suite asan asan-mpi2 200 '^mpi2\.'
