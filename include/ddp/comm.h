@@ -203,6 +203,9 @@ DDP_API int ddp_comm_records(const ddp_comm *comm, ddp_work_record records_out[D
 DDP_API bool ddp_comm_cause(const ddp_comm *comm, char *text, size_t text_bytes);
 /* Any thread. What a rank of this node is doing, or was when it died, in a line; false: unknown. */
 DDP_API bool ddp_comm_describe(const ddp_comm *comm, int rank, char *text, size_t text_bytes);
+/* Any thread. The address by which this rank's node is connected to rank 0's beside messages; "" on
+ * ranks that are not the first of a node, and on rank 0's node. False: it should be, and is not. */
+DDP_API bool ddp_comm_side_address(const ddp_comm *comm, char *text, size_t text_bytes);
 /* Local. Bytes that this rank has sent in messages, and those of them to other nodes. */
 DDP_API uint64_t ddp_comm_bytes_sent(const ddp_comm *comm);
 DDP_API uint64_t ddp_comm_bytes_across(const ddp_comm *comm);

@@ -424,6 +424,14 @@ const char *ddp_comm_library(const ddp_comm *comm)
     return comm->library;
 }
 
+bool ddp_comm_side_address(const ddp_comm *comm, char *text, size_t text_bytes)
+{
+    text[0] = '\0';
+    if (comm->node == 0 || comm->node_rank != 0 || comm->node_count == 1)
+        return true;
+    return comm->net != NULL && ddpi_net_way(comm->net, text, text_bytes);
+}
+
 void ddp_comm_set_timeout(ddp_comm *comm, int64_t timeout_ms)
 {
     comm->opts.timeout_ms = timeout_ms;

@@ -492,6 +492,16 @@ bool ddpi_net_poll(ddpi_net *net, ddpi_net_cause *cause_out)
     return caused;
 }
 
+bool ddpi_net_way(ddpi_net *net, char *text, size_t text_bytes)
+{
+    ddp_monitor_lock(&net->monitor);
+    const bool there = !net->hub && net->peers[0].proven && net->peers[0].fd >= 0;
+    if (there)
+        ddpi_socket_own_address(net->peers[0].fd, text, text_bytes);
+    ddp_monitor_unlock(&net->monitor);
+    return there;
+}
+
 void ddpi_net_close(ddpi_net *net, bool left)
 {
     if (net == NULL)

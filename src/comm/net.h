@@ -52,6 +52,9 @@ int ddpi_net_count(const ddpi_net *net);
 void ddpi_net_view_get(const ddpi_net *net, int rank, ddpi_side_view *view_out);
 /* For how long nothing was heard of a rank. */
 int64_t ddpi_net_silence_ns(const ddpi_net *net, int rank);
+/* Any thread, elsewhere than at rank 0: this end's address of the connection to it; false: there is
+ * none (yet). */
+bool ddpi_net_way(ddpi_net *net, char *text, size_t text_bytes);
 /* Rank 0 hears all nodes. */
 bool ddpi_net_hears_all(const ddpi_net *net);
 /* A connection has ended, and its rank had not left in order: the first such rank. */

@@ -5,6 +5,7 @@
  * No state. */
 #include "comm/net_socket.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -174,4 +175,19 @@ int64_t ddpi_socket_send(int fd, const void *data, size_t bytes)
 int64_t ddpi_socket_receive(int fd, void *data, size_t bytes)
 {
     return moved(recv(fd, data, bytes, MSG_DONTWAIT));
+}
+
+void ddpi_socket_own_address(int fd, char *text, size_t text_bytes)
+{
+    struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
+    socklen_t bytes = sizeof own;
+
+    text[0] = '\0';
+    if (getsockname(fd, (struct sockaddr *)&own, &bytes) != 0)
+        return;
+    const void *address = own.ss_family == AF_INET6
+                              ? (const void *)&((struct sockaddr_in6 *)&own)->sin6_addr
+                              : (const void *)&((struct sockaddr_in *)&own)->sin_addr;
+    if (inet_ntop(own.ss_family, address, text, (socklen_t)text_bytes) == NULL)
+        text[0] = '\0';
 }

@@ -17,6 +17,8 @@ typedef enum ddpi_socket_state {
 } ddpi_socket_state;
 /* What has become of a connection that was started. */
 ddpi_socket_state ddpi_socket_connected(int fd);
+/* The address of this end; "" if the system does not say. */
+void ddpi_socket_own_address(int fd, char *text, size_t text_bytes);
 /* Bytes moved; 0: none now; -1: the connection has ended. */
 int64_t ddpi_socket_send(int fd, const void *data, size_t bytes);
 int64_t ddpi_socket_receive(int fd, void *data, size_t bytes);

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include "ddp/memory.h"
+#include "ddp/thread.h"
 
-enum { BUILD_BYTES = 64 };
+enum { BUILD_BYTES = 64, SIDE_LOOKS = 30 };
+#define SIDE_PAUSE_NS INT64_C(100000000)
 
 /* ---- collecting ---- */
 
@@ -25,12 +27,24 @@ static void fill_host(const ddpi_doctor_input *input, ddpi_doctor_record *record
     record->cpu.at_start = input->cores_at_start;
 }
 
+/* It is made while the ranks go on; a bridge that leads nowhere may be tried first. */
+static void look_at_side(ddp_comm *comm, ddpi_doctor_net *net)
+{
+    for (int i = 0; i < SIDE_LOOKS; i++) {
+        net->side_missing = !ddp_comm_side_address(comm, net->side, sizeof net->side);
+        if (!net->side_missing)
+            return;
+        ddp_sleep_ns(SIDE_PAUSE_NS);
+    }
+}
+
 static void fill_rest(const ddpi_doctor_input *input, ddpi_doctor_record *record)
 {
     ddpi_doctor_look_at_limits(&record->limits);
     ddpi_doctor_look_at_net(&record->net);
     if (ddp_comm_node_rank(input->comm) == 0)
         ddpi_doctor_look_at_names(&record->net);
+    look_at_side(input->comm, &record->net);
     record->launch.slurm_nodes = ddpi_doctor_number(input->envp, "SLURM_JOB_NUM_NODES");
     record->launch.slurm_tasks = ddpi_doctor_number(input->envp, "SLURM_NTASKS");
     record->launch.start_s = input->start_s;

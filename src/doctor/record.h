@@ -60,6 +60,8 @@ typedef struct ddpi_doctor_net {
     ddpi_doctor_iface list[DDPI_DOCTOR_IFACES];
     double localhost_s, own_name_s; /* to resolve these; the deadline where that was not enough */
     bool localhost_ok, own_name_ok;
+    char side[DDPI_DOCTOR_ADDRESS_BYTES]; /* this node's end of the connection to rank 0 */
+    bool side_missing;                    /* there should be one, and is not */
 } ddpi_doctor_net;
 
 typedef struct ddpi_doctor_storage {

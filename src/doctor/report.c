@@ -184,6 +184,15 @@ static void put_sums(page *p, const ddpi_doctor_case *c)
     }
 }
 
+static void put_sides(page *p, const ddpi_doctor_case *c)
+{
+    int rows = 0;
+
+    for (int r = 0; r < c->world && rows < ROWS; r++)
+        if (c->ranks[r].net.side[0] != '\0' && ++rows > 0)
+            put(p, "  side channel of %s: by %s\n", c->ranks[r].host, c->ranks[r].net.side);
+}
+
 static void put_head(page *p, const ddpi_doctor_case *c)
 {
     const int hosts = ddpi_about_hosts(c);
@@ -241,6 +250,7 @@ ddp_status ddpi_doctor_report(const ddpi_doctor_case *c, const ddpi_findings *fi
         put_ranks(&p, c);
         put_links(&p, c);
         put_sums(&p, c);
+        put_sides(&p, c);
         put(&p, "\n");
     }
     put_findings(&p, findings);

@@ -121,6 +121,19 @@ static void check_twice(const ddpi_doctor_case *c, int host, ddpi_findings *out)
         }
 }
 
+static void check_side(const ddpi_doctor_case *c, ddpi_findings *out)
+{
+    for (int r = 1; r < c->world; r++)
+        if (c->ranks[r].net.side_missing) {
+            ddpi_findings_add(out, DDPI_FINDING_NOTE,
+                              "let TCP connections of all ports pass between the hosts",
+                              "%s has no connection to %s beside MPI: the death of a rank is "
+                              "noticed later there",
+                              c->ranks[r].host, c->ranks[0].host);
+            return;
+        }
+}
+
 /* ---- interfaces that variables name ---- */
 
 static bool has_iface(const ddpi_doctor_net *net, const char *name, size_t bytes)
@@ -157,6 +170,7 @@ void ddpi_rules_net(const ddpi_doctor_case *c, ddpi_findings *out)
 {
     if (ddpi_about_hosts(c) < 2)
         return;
+    check_side(c, out);
     for (int r = 0; r < c->world; r++) {
         size_t bytes;
         if (!ddpi_about_is_first(c, r))

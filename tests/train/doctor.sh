@@ -8,7 +8,7 @@ cd "$work"
 # A sound launch: measured, and nothing is left behind.
 visit 0 -np 2 "$program" "${small[@]}"
 shows '^doctor: 2 ranks on 1 host'
-shows '0-1 inside .* memory .* us +[0-9.]+ GB/s'
+shows '0-1 inside .* memory .* [um]s +[0-9.]+ GB/s'
 shows 'sums over all ranks by mpi: 64 B .*, 1.0 MiB .*, .* \(all gradients\)'
 shows '^nothing was found that would make this run fail'
 silent '^this will fail'

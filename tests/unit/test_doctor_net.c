@@ -19,6 +19,14 @@ static void finds_hosts_without_a_common_subnet(void **state)
                 "btl_tcp_if_include");
 }
 
+static void notices_a_missing_side_channel(void **state)
+{
+    (void)state;
+    made *m = make();
+    m->ranks[2].net.side_missing = true;
+    check_finds(m, DDPI_FINDING_NOTE, "host1 has no connection to host0 beside MPI", "TCP");
+}
+
 static void add_iface(made *m, int rank, ddpi_doctor_iface iface)
 {
     m->ranks[rank].net.list[m->ranks[rank].net.count++] = iface;
@@ -286,6 +294,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_hosts_without_a_common_subnet),
+        cmocka_unit_test(notices_a_missing_side_channel),
         cmocka_unit_test(finds_bridges_that_look_like_networks),
         cmocka_unit_test(finds_two_ways_into_one_subnet),
         cmocka_unit_test(finds_interfaces_that_are_not_there),
