@@ -67,9 +67,10 @@ int posix_memalign(void **memory_out, size_t align, size_t bytes)
 
 typedef struct job {
     const ddp_model_def *model;
-    bool changes;  /* samples are augmented and mixed */
-    bool gated;    /* updates wait for norms over all ranks */
-    uint64_t ours; /* allocations of ddp/memory.h after the warm-up */
+    bool changes;             /* samples are augmented and mixed */
+    bool gated;               /* updates wait for norms over all ranks */
+    const ddp_hook_ops *hook; /* how gradients travel; NULL: as they are */
+    uint64_t ours;            /* allocations of ddp/memory.h after the warm-up */
 } job;
 
 static ddp_status steps(ddp_comm *comm, ddp_strategy *strategy, ddp_loader *loader, job *j)
@@ -139,6 +140,7 @@ static ddp_status train(ddp_comm *comm, job *j)
         opts.optim.clip_grad_norm = 0.5;
         opts.optim.ema = 0.9;
     }
+    opts.reducer.hook = j->hook;
     DDP_TRY(ddp_device_open(ddp_device_cpu(), &device_opts, &device));
     DDP_TRY(ddp_dataset_open(ddp_dataset_synthetic(), &data_opts, DDP_SPLIT_TRAIN, comm, &data));
     ddp_transform *transform = NULL;
@@ -182,15 +184,19 @@ static ddp_status run_rank(ddp_comm *comm, void *arg)
     return st;
 }
 
-static void check(const ddp_model_def *model, bool changes, bool gated)
+static void check_job(job j)
 {
     ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
     comm.exit_on_failure = false;
-    job j = {.model = model, .changes = changes, .gated = gated};
     mallocs = 0;
     CHECK_OK(run_ranks(&comm, 2, run_rank, &j));
     assert_int_equal(j.ours, 0);
     assert_int_equal(mallocs, 0);
+}
+
+static void check(const ddp_model_def *model, bool changes, bool gated)
+{
+    check_job((job){.model = model, .changes = changes, .gated = gated});
 }
 
 static void lenet_steps_allocate_nothing(void **state)
@@ -217,6 +223,14 @@ static void gated_steps_allocate_nothing(void **state)
     check(ddp_model_mlp(), false, true);
 }
 
+static void compressed_steps_allocate_nothing(void **state)
+{
+    (void)state;
+    check_job((job){.model = ddp_model_lenet(), .hook = ddp_hook_fp16()});
+    check_job((job){.model = ddp_model_lenet(), .hook = ddp_hook_powersgd()});
+    check_job((job){.model = ddp_model_lenet(), .hook = ddp_hook_topk(), .gated = true});
+}
+
 static void the_count_counts(void **state)
 {
     (void)state;
@@ -236,6 +250,7 @@ static void the_count_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(compressed_steps_allocate_nothing),
         cmocka_unit_test(the_count_counts),
         cmocka_unit_test(lenet_steps_allocate_nothing),
         cmocka_unit_test(mlp_steps_allocate_nothing),
