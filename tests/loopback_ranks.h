@@ -35,7 +35,7 @@ static void *rank_main(void *arg)
 static inline ddp_status run_faulty_ranks(const ddp_comm_opts *opts, int world,
                                           const ddp_loopback_faults *faults, rank_fn fn, void *arg)
 {
-    enum { MAX_WORLD = 16 };
+    enum { MAX_WORLD = 48 };
     ddp_comm *comms[MAX_WORLD];
     rank_thread threads[MAX_WORLD] = {0};
     DDP_ASSERT(world <= MAX_WORLD);

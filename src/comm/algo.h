@@ -67,7 +67,9 @@ bool ddpi_algo_takes(ddp_dtype dtype, ddp_reduce_op op);
 DDP_INNER ddp_status ddpi_algo_barrier(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_broadcast(ddpi_algo *a, int root); /* binomial tree */
 DDP_INNER ddp_status ddpi_algo_reduce_to(ddpi_algo *a, int root); /* binomial tree */
-DDP_INNER ddp_status ddpi_algo_allgather(ddpi_algo *a);           /* direct or ring, by size */
+/* By number of ranks and size: direct, tree or ring. Of the tree, own shares are in place. */
+DDP_INNER ddp_status ddpi_algo_allgather(ddpi_algo *a);
+DDP_INNER ddp_status ddpi_algo_allgather_tree(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_root(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_ring(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_allreduce_tree(ddpi_algo *a);

@@ -17,6 +17,9 @@
 #include "comm/parts.h"
 #include "comm/team.h"
 
+/* Of all shares. Beyond, a ring over ranks in order sends hardly more, and copies less. */
+#define GATHER_BYTES ((size_t)1048576)
+
 /* ---- within the node ---- */
 
 /* Enters a work on a range of the buffer. */
@@ -224,7 +227,8 @@ bool ddpi_algo_is_hier(const ddpi_algo *a, ddp_allreduce_algo choice)
     case DDP_COLL_BROADCAST:
         return true;
     case DDP_COLL_ALLGATHER:
-        return a->team->in_order;
+        return a->team->in_order &&
+               coll->count * ddp_dtype_bytes(coll->dtype) * (size_t)a->world <= GATHER_BYTES;
     case DDP_COLL_PUBLISH:
         return ddpi_team_publishes(a->team, coll) &&
                (coll->unit > 0 || sums_on_two_levels(a, choice));

@@ -10,6 +10,9 @@
 
 /* Up to here all ranks send to all at once: one step of latency instead of world - 1. */
 #define DIRECT_BYTES ((size_t)65536)
+#define DIRECT_RANKS 16
+/* Up to here many ranks collect and spread by a tree: 2 log2(world) steps. */
+#define TREE_BYTES ((size_t)1048576)
 
 static int shifted(const ddpi_algo *a, int by)
 {
@@ -61,8 +64,11 @@ ddp_status ddpi_algo_allgather(ddpi_algo *a)
 
     if (bytes > 0 && coll->src != own)
         memmove(own, coll->src, bytes);
-    if (bytes * (size_t)a->world <= DIRECT_BYTES)
+    const size_t all_bytes = bytes * (size_t)a->world;
+    if (a->world <= DIRECT_RANKS && all_bytes <= DIRECT_BYTES)
         return allgather_direct(a, bytes);
+    if (a->world > DIRECT_RANKS && all_bytes <= TREE_BYTES)
+        return ddpi_algo_allgather_tree(a);
     for (int step = 0; step < a->world - 1; step++) {
         size_t out = (size_t)shifted(a, -step), in = (size_t)shifted(a, -step - 1);
         ddpi_flow flow = {shifted(a, 1),

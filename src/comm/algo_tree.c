@@ -87,6 +87,45 @@ ddp_status ddpi_algo_allreduce_tree(ddpi_algo *a)
     return ddpi_algo_broadcast(a, 0);
 }
 
+/* The shares of ranks [lo, hi), those of them that exist. */
+static ddp_range shares(const ddpi_algo *a, int lo, int hi)
+{
+    const size_t count = a->work->coll.count;
+
+    return (ddp_range){(size_t)lo * count, (size_t)(hi < a->world ? hi : a->world) * count};
+}
+
+/* Places below a child follow it, so what a rank has collected is always one range. */
+static ddp_status collect(ddpi_algo *a)
+{
+    place p = place_of(a, 0);
+
+    for (int bit = 1; bit < p.span && p.index + bit < a->world; bit *= 2) {
+        ddpi_flow up = {
+            .to = -1, .from = p.index + bit, .recv = shares(a, p.index + bit, p.index + 2 * bit)};
+        DDP_TRY(ddpi_algo_move(a, &up));
+    }
+    if (p.index == 0)
+        return DDP_OK;
+    ddpi_flow up = {
+        .to = parent_of(a, &p), .send = shares(a, p.index, p.index + p.span), .from = -1};
+    return ddpi_algo_move(a, &up);
+}
+
+ddp_status ddpi_algo_allgather_tree(ddpi_algo *a)
+{
+    ddp_work *const work = a->work;
+
+    DDP_TRY(collect(a));
+    ddp_work whole = *work;
+    whole.coll.count *= (size_t)a->world;
+    a->work = &whole;
+    const ddp_status st = ddpi_algo_broadcast(a, 0);
+    a->work = work;
+    work->start_ns = whole.start_ns;
+    return st;
+}
+
 /* In round k every rank hears, directly or not, from the 2^(k+1) - 1 ranks before it. */
 ddp_status ddpi_algo_barrier(ddpi_algo *a)
 {

@@ -156,6 +156,40 @@ static void messages_between_nodes_give_exact_results(void **state)
     }
 }
 
+/* ---- many ranks ---- */
+
+static ddp_status gather_sizes(ddp_comm *comm, void *arg)
+{
+    static const size_t sizes[] = {0, 1, 97, 5003, 40001}; /* of a share; direct, tree and ring */
+    uint8_t *all;
+    (void)arg;
+    DDP_TRY(DDP_ALLOC(all, 40001 * (size_t)ddp_comm_world(comm)));
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        memset(all, 0xff, sizes[i] * (size_t)ddp_comm_world(comm));
+        DDP_TRY(check_allgather(comm, all, sizes[i]));
+    }
+    ddp_free(all);
+    return DDP_OK;
+}
+
+static void many_ranks_gather_from_all(void **state)
+{
+    (void)state;
+    static const int worlds[] = {17, 32, 45};
+    int nodes[48];
+    for (size_t i = 0; i < COUNT_OF(worlds); i++)
+        for (int size = 0; size < 4; size++) { /* of a node; 0: none shares memory */
+            ddp_comm_opts opts = DDP_COMM_OPTS_DEFAULTS;
+            opts.exit_on_failure = false;
+            opts.shared_memory = size > 0;
+            opts.loopback_nodes = nodes;
+            for (int r = 0; r < worlds[i]; r++)
+                nodes[r] = r / (size > 0 ? size : 1);
+            if (run_ranks(&opts, worlds[i], gather_sizes, NULL) != DDP_OK)
+                fail_msg("%d ranks, %d on a node: %s", worlds[i], size, ddp_status_message());
+        }
+}
+
 /* ---- owners ---- */
 
 /* Every element has one owner that counts, and an owner on every node that has slices. */
@@ -529,6 +563,7 @@ int main(void)
         cmocka_unit_test(without_shared_memory_every_rank_is_a_node),
         cmocka_unit_test(two_levels_give_exact_results),
         cmocka_unit_test(messages_between_nodes_give_exact_results),
+        cmocka_unit_test(many_ranks_gather_from_all),
         cmocka_unit_test(one_owner_of_each_element_counts),
         cmocka_unit_test(a_node_sends_no_more_than_one_rank_would),
         cmocka_unit_test(bytes_to_ones_own_node_are_not_counted_as_across),
