@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # packages.sh - which Debian packages are needed, and how they get here. Sourced by quickstart.sh and
 # tests/run.sh.
 build_packages=(gcc libc6-dev pkg-config cmake ninja-build libopenmpi-dev openmpi-bin libdnnl-dev

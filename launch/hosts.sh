@@ -1,0 +1,89 @@
+# shellcheck shell=bash
+# hosts.sh - lists of hosts, and what can be learned of each. Sourced by mpirun.sh and run_restarts.sh.
+
+# read_hosts FILE: fills hosts and slots ("" where the file has none). Forms, of Open MPI and of MPICH:
+#     node0
+#     node0 slots=4
+#     node0:4
+read_hosts() {
+    local line name rest number=0
+    hosts=() slots=()
+    [ -r "$1" ] || { echo "$1: cannot be read" >&2; return 2; }
+    while IFS= read -r line || [ -n "$line" ]; do
+        number=$((number + 1))
+        line=${line%%#*}
+        read -r name rest <<<"$line"
+        [ -n "$name" ] || continue
+        if [[ $line =~ ^[[:space:]]*([A-Za-z0-9._-]+):([1-9][0-9]*)[[:space:]]*$ ]]; then
+            name=${BASH_REMATCH[1]} rest=${BASH_REMATCH[2]}
+        elif [[ "$name $rest" =~ ^[A-Za-z0-9._-]+[[:space:]]+slots[[:space:]]*=[[:space:]]*([1-9][0-9]*)([[:space:]]+max[-_]slots=[0-9]+)?[[:space:]]*$ ]]; then
+            rest=${BASH_REMATCH[1]}
+        elif [ -n "$rest" ] || ! [[ $name =~ ^[A-Za-z0-9._-]+$ ]]; then
+            echo "$1:$number: found \"${line}\", expected HOST, HOST slots=N or HOST:N" >&2
+            return 2
+        fi
+        hosts+=("$name") slots+=("$rest")
+    done <"$1"
+    [ ${#hosts[@]} -gt 0 ] || { echo "$1: no host in it" >&2; return 2; }
+}
+
+is_here() { [ "$1" = localhost ] || [ "$1" = "$(uname -n)" ] || [ "${1%%.*}" = "$(uname -n)" ]; }
+
+# on_host HOST COMMAND: a text for the host's shell, which is this one's where the host is.
+on_host() {
+    local rsh=${DDP_RSH:-ssh -o BatchMode=yes -o ConnectTimeout=10}
+    if is_here "$1"; then
+        timeout 30 sh -c "$2" </dev/null
+    else
+        # shellcheck disable=SC2086 # its options
+        timeout 30 $rsh "$1" "$2" </dev/null
+    fi
+}
+
+# What a host tells of itself: gpus N, cores N, address INTERFACE ADDRESS/BITS.
+host_facts='gpus=$(nvidia-smi -L 2>/dev/null | grep -c "^GPU ")
+[ "$gpus" -gt 0 ] || gpus=$(ls /dev | grep -c "^nvidia[0-9][0-9]*\$")
+echo "gpus $gpus"
+echo "cores $(nproc)"
+PATH=$PATH:/usr/sbin:/sbin ip -o -4 addr show 2>/dev/null | while read -r _ name _ address _; do
+    echo "address $name $address"
+done'
+
+# look_at_hosts FOLDER: asks all hosts at once, 32 at a time; the answers lie there, one file a host.
+look_at_hosts() {
+    local i failed=0
+    for i in "${!hosts[@]}"; do
+        [ $((i % 32)) -ne 31 ] || wait
+        on_host "${hosts[i]}" "$host_facts" >"$1/$i" 2>"$1/$i.err" || echo "$?" >"$1/$i.code" &
+    done
+    wait
+    for i in "${!hosts[@]}"; do
+        [ -e "$1/$i.code" ] || continue
+        echo "host ${hosts[i]} does not answer: $(tail -n 1 "$1/$i.err" | grep . || echo "status $(cat "$1/$i.code")")" >&2
+        failed=1
+    done
+    return $failed
+}
+
+# fact FILE NAME: a number.
+fact() { awk -v name="$2" '$1 == name { print $2; exit }' "$1"; }
+
+# address_number A.B.C.D
+address_number() {
+    local a b c d
+    IFS=. read -r a b c d <<<"$1"
+    echo $(((a << 24) + (b << 16) + (c << 8) + d))
+}
+
+# interface_in FILE SUBNET: the name of a host's interface with an address there.
+interface_in() {
+    local bits=${2#*/} net name address
+    net=$(($(address_number "${2%/*}") >> (32 - bits)))
+    while read -r name address; do
+        if [ $(($(address_number "${address%/*}") >> (32 - bits))) -eq $net ]; then
+            echo "$name"
+            return 0
+        fi
+    done < <(awk '$1 == "address" { print $2, $3 }' "$1")
+    return 1
+}
