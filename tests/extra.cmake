@@ -89,6 +89,11 @@ function(cluster_test name seconds script)
 endfunction()
 cluster_test(hosts 60 hosts)
 cluster_test(doctor 120 doctor)
+cluster_test(two_hosts 150 worlds 2)
+cluster_test(four_hosts 200 worlds 4)
+foreach(case link_cut_short link_cut_for_good host_killed rank_killed)
+  cluster_test(${case} 200 failures ${case})
+endforeach()
 cluster_test(hier_bytes 120 bytes)
 
 # A program built by somebody else would need the same sanitizer.

@@ -12,6 +12,8 @@ cluster_bait
 equal 'name of host 1' "$(cluster_run 1 hostname)" node1
 equal 'directory on a host' "$(cd / && cluster_run 1 pwd)" /
 equal 'argument with blanks' "$(cluster_run 0 printf '%s' 'a  b')" 'a  b'
+identity=/proc/sys/kernel/random/boot_id
+equal 'identities' "$(for i in 0 1; do (cluster_run $i cat $identity); done | cat - $identity | sort -u | wc -l)" 3
 equal 'address of a name' "$(cluster_run 0 getent hosts node1 | awk '{ print $1 }')" 10.77.0.11
 equal 'second interface' "$(cluster_run 1 ip -4 -br addr show eth1 | awk '{ print $3 }')" 10.88.0.11/24
 equal 'what the machine has' "$(ip -br link | grep -c docker0 || true)" 0

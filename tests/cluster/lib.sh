@@ -7,8 +7,8 @@
 #   cluster_run 0 mpirun --hostfile "$work/hosts" -np 2 build/ddp_train
 #   cluster_down                            # on EXIT too
 #
-# A host is a network namespace with eth0 on a bridge, a host name (node0, node1, ...), a /dev/shm and a TMPDIR
-# of its own; processors, memory, processes' numbers and all other files are the machine's. The bridge is in a
+# A host is a network namespace with eth0 on a bridge, a host name (node0, node1, ...), a /dev/shm, a TMPDIR
+# and a boot_id of its own; processors, memory, processes' numbers and all other files are the machine's. The bridge is in a
 # namespace too, so the machine's network stays as it is, and clusters live side by side: all names begin with
 # $CLUSTER_ID. There is no sshd: the agent script stands for ssh, a clean environment included. What a script
 # that was killed has left behind goes at the next cluster_up.
@@ -25,7 +25,7 @@
 #   cluster_address I       prints a host's address on eth0
 #   cluster_hostfile F S    writes "nodeI slots=S" lines
 #   cluster_kill I          kills all processes of a host
-#   cluster_bytes I         prints what went through eth0 so far: bytes sent, bytes received
+#   cluster_bytes I [ETH]   prints what went through eth0 (or ETH) so far: bytes sent, bytes received
 #   cluster_left            lists processes that still run on any host, and files in the hosts' /dev/shm
 #   cluster_down            kills everything in the cluster and removes it
 #
@@ -122,6 +122,9 @@ cluster_hold() {
         hostname "$2" && mount -t tmpfs none /dev/shm && mount --bind "$3" /etc/hosts || exit 1
         mkdir -p "$1/cgroup" && mount --rbind /sys/fs/cgroup "$1/cgroup" && mount -t sysfs none /sys &&
             mount --move "$1/cgroup" /sys/fs/cgroup
+        # What tells one machine from another, where processes have the same numbers.
+        cat /proc/sys/kernel/random/uuid >"$1/boot" &&
+            mount --bind "$1/boot" /proc/sys/kernel/random/boot_id || exit 1
         touch "$1/ready"
         exec sleep infinity' _ "$at" "node$1" "$cluster_dir/hosts" </dev/null >"$at/log" 2>&1 &
     echo $! >"$at/holder"
@@ -201,7 +204,7 @@ cluster_bait() {
 }
 
 cluster_bytes() {
-    nsenter --net=/run/netns/"$(cluster_net "$1")" awk '$1 == "eth0:" { print $10, $2 }' /proc/net/dev
+    nsenter --net=/run/netns/"$(cluster_net "$1")" awk -v at="${2:-eth0}:" '$1 == at { print $10, $2 }' /proc/net/dev
 }
 
 # cluster_of I: the host's processes, without the one that holds it.
@@ -220,7 +223,7 @@ cluster_left() {
     local i pid
     for i in $(cluster_hosts); do
         for pid in $(cluster_of "$i"); do
-            echo "node$i: process $pid: $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)"
+            echo "node$i: process $pid: $(cat "/proc/$pid/cmdline" 2>/dev/null | tr '\0\n' '  ' | cut -c1-200)"
         done
         nsenter --mount --target "$(cat "$cluster_dir/node$i/holder")" find /dev/shm -mindepth 1 -printf "node$i: %p\n"
     done
