@@ -77,6 +77,7 @@ train_test(launch_mpirun 120 launch_mpirun)
 train_test(bench_allreduce 120 bench_allreduce)
 train_test(bench_scaling 200 bench_scaling)
 train_test(bench_report 200 bench_report)
+train_test(bench_overlap 120 bench_overlap)
 
 # cluster_test(NAME SECONDS SCRIPT ARGUMENT...): over hosts made of network namespaces; a part of run.sh of its own.
 function(cluster_test name seconds script)

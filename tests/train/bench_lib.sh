@@ -8,7 +8,7 @@ json() {
 import json, sys
 d = json.load(open(sys.argv[1]))
 near = lambda a, b: abs(a - b) <= 1e-6 * max(abs(a), abs(b))
-sys.exit(0 if eval("(" + sys.argv[2] + ")", {"d": d, "near": near, "all": all, "len": len, "enumerate": enumerate, "sum": sum, "abs": abs}) else 1)
+sys.exit(0 if eval("(" + sys.argv[2] + ")", {"d": d, "near": near, "all": all, "len": len, "enumerate": enumerate, "sum": sum, "abs": abs, "max": max}) else 1)
 PY
     then pass; else fail "$1: $2 does not hold: $(cat "$1")"; fi
 }

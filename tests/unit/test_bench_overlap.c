@@ -2,7 +2,9 @@
 #include "harness.h"
 
 #include <math.h>
+#include <stdlib.h>
 
+#include "ddp/fs.h"
 #include "ddp/memory.h"
 #include "tools/bench/overlap.h"
 
@@ -62,6 +64,7 @@ static void spans_become_times_of_buckets(void **state)
     near(o.buckets[0].ready, 5);
     near(o.buckets[0].start, 6);
     near(o.buckets[0].end, 14);
+    near(o.buckets[0].took, 8);
     near(o.buckets[0].hidden, 8);
     near(o.buckets[0].waited, 0.1);
     near(o.buckets[1].bytes, 2000);
@@ -119,12 +122,54 @@ static void steps_that_lack_something_do_not_count(void **state)
     ddp_free(t.spans);
 }
 
+/* ---- files ---- */
+
+static void write_trace(const char *path, const char *events)
+{
+    char text[2048];
+    snprintf(text, sizeof text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[%s]}", events);
+    CHECK_OK(ddp_fs_write_atomic(path, text, strlen(text)));
+}
+
+static void spans_are_read_from_trace_events(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/ddp_test_bench_overlap_XXXXXX", path[96];
+    ddpi_overlap_trace t;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/trace.json", dir);
+    write_trace(
+        path,
+        "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"tid\":0,\"args\":{\"name\":\"x\"}},"
+        "{\"ph\":\"X\",\"name\":\"bucket 3\",\"cat\":\"bucket\",\"pid\":2,\"tid\":1000,\"ts\":1500."
+        "250,\"dur\":10.500,\"args\":{\"step\":7,\"id\":3,\"bytes\":400}},"
+        "{\"ph\":\"X\",\"name\":\"?\",\"cat\":\"a kind of tomorrow\",\"pid\":0,\"tid\":0,\"ts\":1,"
+        "\"dur\":1,\"args\":{\"step\":1,\"id\":0}},"
+        "{\"ph\":\"X\",\"name\":\"wait\",\"cat\":\"wait\",\"pid\":0,\"tid\":0,\"ts\":5,\"dur\":1,"
+        "\"args\":{\"step\":1,\"id\":-1}}");
+    CHECK_OK(ddpi_overlap_read(path, &t));
+    assert_int_equal(t.count, 2);
+    assert_true(t.spans[0].rank == 2 && !t.spans[0].main && t.spans[0].kind == DDP_SPAN_BUCKET);
+    assert_true(t.spans[0].id == 3 && t.spans[0].step == 7 && t.spans[0].bytes == 400);
+    near(t.spans[0].begin, 1500.25e-6);
+    near(t.spans[0].end, 1510.75e-6);
+    assert_true(t.spans[1].main && t.spans[1].kind == DDP_SPAN_WAIT && t.spans[1].id == -1);
+    ddp_free(t.spans);
+    write_trace(path, "{\"ph\":\"X\",\"name\":\"alien\",\"ts\":1,\"dur\":1}");
+    CHECK_FAILS(ddpi_overlap_read(path, &t), DDP_ERR_FORMAT, "event 0 is not one of ddp_train's");
+    CHECK_OK(ddp_fs_write_atomic(path, "{}", 2));
+    CHECK_FAILS(ddpi_overlap_read(path, &t), DDP_ERR_FORMAT, "there are no traceEvents");
+    CHECK_OK(ddp_fs_remove_tree(dir));
+    CHECK_FAILS(ddpi_overlap_read(path, &t), DDP_ERR_IO, "trace.json");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spans_become_times_of_buckets),
         cmocka_unit_test(waiting_while_a_bucket_travels_hides_nothing),
         cmocka_unit_test(more_communication_than_backward_may_be_exposed),
+        cmocka_unit_test(spans_are_read_from_trace_events),
         cmocka_unit_test(steps_that_lack_something_do_not_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,8 @@ typedef struct command {
 static const command commands[] = {
     {"allreduce", "time of an allreduce by size, algorithm and type; started by mpirun",
      ddpi_bench_allreduce},
+    {"overlap", "how much of each gradient bucket's sum hides behind computing",
+     ddpi_bench_overlap},
     {"scaling", "efficiency of training on more and more ranks, and where the rest goes",
      ddpi_bench_scaling},
     {"predict", "efficiency on up to 65536 ranks, from the times of one", ddpi_bench_predict},

@@ -17,6 +17,7 @@ typedef struct ddpi_bench_call {
 DDP_INNER ddp_status ddpi_bench_allreduce(const ddpi_bench_call *call);
 
 /* Plain processes, which start ddp_train. */
+DDP_INNER ddp_status ddpi_bench_overlap(const ddpi_bench_call *call);
 DDP_INNER ddp_status ddpi_bench_scaling(const ddpi_bench_call *call);
 DDP_INNER ddp_status ddpi_bench_predict(const ddpi_bench_call *call);
 

@@ -1,5 +1,5 @@
-/* overlap.h - the parts of ddp_bench overlap: whose runs it looks at (overlap.c), what their spans
- * say (overlap_measure.c), and how it is told (overlap_report.c).
+/* overlap.h - the parts of ddp_bench overlap: whose runs it looks at (overlap.c), their spans
+ * (overlap_read.c), what they say (overlap_measure.c), and how it is told (overlap_report.c).
  *
  * All of it is measured by the training itself: its spans (ddp/spans.h) say when a bucket was
  * complete on a rank, when all ranks had come to it, when its sum was there, and when the main
@@ -30,7 +30,8 @@ typedef struct ddpi_overlap_bucket {
     double bytes;
     double ready;      /* its last gradient is complete; as start where nothing tells */
     double start, end; /* of the communication */
-    double hidden;     /* of end - start, while the main thread computed */
+    double took;       /* from start to end */
+    double hidden;     /* of that, while the main thread computed */
     double waited;     /* by the main thread, for this bucket */
 } ddpi_overlap_bucket;
 
@@ -45,6 +46,8 @@ typedef struct ddpi_overlap {
     int64_t median_step;          /* a step that took the median time, for the picture */
 } ddpi_overlap;
 
+/* Local. Reads a trace.json of ddp_train's (--trace-steps). The caller frees the spans. */
+DDP_INNER ddp_status ddpi_overlap_read(const char *path, ddpi_overlap_trace *trace_out);
 /* Local. Steps before `from` do not count. DDP_ERR_FORMAT if no step is complete. The caller calls
  * ddpi_overlap_free(). */
 DDP_INNER ddp_status ddpi_overlap_measure(ddpi_overlap_trace *trace, int64_t from,

@@ -123,6 +123,7 @@ static ddpi_overlap_bucket look_at_bucket(part *p, int id)
     if (p->one.count > 0) {
         b.start = p->one.items[0].lo - origin;
         b.end = p->one.items[p->one.count - 1].hi - origin;
+        b.took = length_of(&p->one);
         b.hidden = computed_meanwhile(p, &p->one);
     }
     if (!(b.ready < b.start))

@@ -29,8 +29,7 @@ static ddp_status print_buckets(const ddpi_overlap *o, ddpi_bench_out *out)
         const ddpi_overlap_bucket *b = &o->buckets[i];
         ddpi_bench_table_add(table, "%d", i);
         ddpi_bench_table_add(table, "%.0f", b->bytes);
-        const double times[] = {b->ready,          b->start,  b->end,
-                                b->end - b->start, b->hidden, b->waited};
+        const double times[] = {b->ready, b->start, b->end, b->took, b->hidden, b->waited};
         for (size_t t = 0; t < sizeof times / sizeof times[0]; t++)
             ddpi_bench_table_add(table, "%.3f", ms(times[t]));
     }
@@ -95,6 +94,7 @@ static ddp_status bucket_json(const ddpi_overlap_bucket *b, ddp_json *list)
     ddp_json_set_number(json, "ready_s", b->ready);
     ddp_json_set_number(json, "start_s", b->start);
     ddp_json_set_number(json, "end_s", b->end);
+    ddp_json_set_number(json, "took_s", b->took);
     ddp_json_set_number(json, "hidden_s", b->hidden);
     ddp_json_set_number(json, "waited_s", b->waited);
     ddp_json_append(list, json);
@@ -218,7 +218,7 @@ static ddp_status draw(const ddpi_overlap *o, const ddpi_overlap_trace *t, doubl
         used +=
             (size_t)snprintf(setup + used, sizeof setup - used, "%s\"rank %d\" %d, \"buckets\" %d",
                              r > 0 ? ", " : "", r, -2 * r, -2 * r - 1);
-    snprintf(setup + used, sizeof setup - used, ")\nset yrange [%d.5:0.7]\n", -2 * ranks + 1 - 1);
+    snprintf(setup + used, sizeof setup - used, ")\nset yrange [-%d.7:0.7]\n", 2 * ranks - 1);
     for (int kind = 0; kind < SHOWN; kind++) {
         rows r = {.values = values + COLUMNS * (size_t)t->count * (size_t)kind};
         add_boxes(o, t, kind, &r);
