@@ -81,6 +81,11 @@ DDP_API int ddp_cost_cut_by_size(const ddp_cost_step *step, double first_bytes, 
  * for `count`. */
 DDP_CALL ddp_status ddp_cost_best_cut(const ddp_cost_step *step, double slack, const int *other,
                                       int other_buckets, int *ends, int *buckets_out);
+/* The cut to be taken in place of `other`: the best one if communications took a quarter longer,
+ * unless that costs something. The fewest buckets that are soon enough would lie on the edge, where
+ * a bucket that comes a little later than measured is exposed as a whole. */
+DDP_CALL ddp_status ddp_cost_choose_cut(const ddp_cost_step *step, const int *other,
+                                        int other_buckets, int *ends, int *buckets_out);
 
 #ifdef __cplusplus
 }

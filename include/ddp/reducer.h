@@ -12,6 +12,7 @@
 #define DDP_REDUCER_H
 
 #include "ddp/comm.h"
+#include "ddp/cost.h"
 #include "ddp/hook.h"
 #include "ddp/param.h"
 
@@ -119,6 +120,12 @@ DDP_CALL ddp_status ddp_reducer_gather(ddp_reducer *reducer, ddp_reducer_times *
 /* Collective, between steps. In another buffer of the flat length: the ranges that this rank owned
  * in the last step go to everybody. */
 DDP_CALL ddp_status ddp_reducer_publish(ddp_reducer *reducer, float *buffer);
+
+/* Collective, without any reducer at hand: how long a bucket takes from its last gradient to its
+ * sum, over its size, with these options on these ranks. For sizes up to `most` bytes, or until
+ * half a second is spent. */
+DDP_CALL ddp_status ddp_reducer_time_sums(const ddp_reducer_opts *opts, ddp_device *device,
+                                          ddp_comm *comm, double most, ddp_cost_curve *curve_out);
 
 #ifdef __cplusplus
 }

@@ -51,8 +51,6 @@ typedef struct ddpi_pass_times {
  * after a first one that does not count. */
 DDP_INNER ddp_status ddpi_passes_run(ddpi_passes *passes, ddp_reducer *reducer, bool sums,
                                      int count, ddpi_pass_times *times);
-/* Collective. The time of a bucket over its size, for sizes up to `most` bytes. */
-DDP_INNER ddp_status ddpi_buckets_time_sums(ddpi_run *run, double most, ddp_cost_curve *curve_out);
 /* Collective. How long the optimizer takes for a byte of gradient. */
 DDP_INNER ddp_status ddpi_buckets_time_update(ddpi_run *run, double *seconds_out);
 

@@ -1,9 +1,9 @@
-/* buckets_measure.c - the times that buckets are chosen by: of a bucket over its size, of the
- * gradients' completion, of the update.
+/* buckets_measure.c - the times that buckets are chosen by: of the gradients' completion, and of
+ * the update.
  *
- * All is done by the parts that training will use, on this run's own ranks: a reducer whose only
- * parameter is as long as the bucket, the model's passes, an optimizer. Zeros stand in for samples
- * and parameters: no kernel's time depends on values. Nothing of it is left behind. */
+ * All is done by the parts that training will use: the model's passes, a reducer, an optimizer.
+ * Zeros stand in for samples and parameters: no kernel's time depends on values. Nothing of it is
+ * left behind. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,88 +248,6 @@ ddp_status ddpi_passes_run(ddpi_passes *p, ddp_reducer *reducer, bool sums, int 
     times->comm = p->columns[COMM];
     times->exposed = p->columns[EXPOSED];
     times->seconds = p->columns[SECONDS];
-    return DDP_OK;
-}
-
-/* ---- sums ---- */
-
-/* A table with one parameter of that many elements. */
-static ddp_status table_of(ddp_device *device, int64_t elements, ddp_param_table **table_out)
-{
-    ddp_param param = {.name = "probe", .shape = {1, {elements}}, .use_count = 1};
-    ddp_param_table *table;
-    int index;
-
-    DDP_TRY(ddp_param_table_create(&table));
-    ddp_status st = ddp_layout_plain(device, &param.shape, &param.layout);
-    if (st == DDP_OK) {
-        st = ddp_param_table_add(table, &param, &index);
-        ddp_layout_unref(param.layout);
-    }
-    if (st != DDP_OK) {
-        ddp_param_table_destroy(table);
-        return st;
-    }
-    *table_out = table;
-    return DDP_OK;
-}
-
-static ddp_status time_steps(ddpi_run *run, ddp_reducer *reducer, ddp_param_table *table, int count,
-                             double *seconds_out)
-{
-    double samples[MAX_PASSES];
-    ddp_reducer_times times;
-
-    for (int i = -1; i < count; i++) {
-        DDP_TRY(ddp_comm_barrier(run->comm));
-        const int64_t start = ddp_now_ns();
-        DDP_TRY(ddp_reducer_begin(reducer, 0));
-        DDP_TRY(ddp_param_grad_done(table, 0));
-        DDP_TRY(ddp_reducer_gather(reducer, &times));
-        DDP_TRY(ddp_reducer_collect(reducer, &times));
-        if (i >= 0)
-            samples[i] = seconds_since(start);
-    }
-    *seconds_out = median(samples, count);
-    return ddp_comm_allreduce(run->comm, seconds_out, 1, DDP_F64, DDP_REDUCE_MAX, "time of a sum");
-}
-
-static ddp_status time_sum(ddpi_run *run, double bytes, int count, double *seconds_out)
-{
-    ddp_reducer_opts opts = run->config.reducer;
-    ddp_param_table *table = NULL;
-    ddp_reducer *reducer = NULL;
-
-    opts.shards = 1;
-    opts.cuts = NULL;
-    ddp_status st = table_of(run->net.device, (int64_t)(bytes / sizeof(float)), &table);
-    st = ddpi_run_agree(run, st, "prepare to time a sum");
-    if (st == DDP_OK)
-        st = ddp_reducer_create(&opts, table, run->net.device, run->comm, &reducer);
-    if (st == DDP_OK)
-        st = time_steps(run, reducer, table, count, seconds_out);
-    ddp_reducer_destroy(reducer);
-    ddp_param_table_destroy(table);
-    return st;
-}
-
-ddp_status ddpi_buckets_time_sums(ddpi_run *run, double most, ddp_cost_curve *curve_out)
-{
-    enum { FEW = 2, MANY = 5 };
-    const double first = 4096, small = 1 << 20, budget = 0.5; /* bytes, bytes, seconds */
-    ddp_cost_curve curve = {.ranks = run->world, .hosts = ddp_comm_node_count(run->comm)};
-    double spent = 0, seconds = 0;
-
-    for (double bytes = first; bytes <= fmax(most, first); bytes *= 4) {
-        const int count = bytes <= small ? MANY : FEW;
-        /* All ranks have the same times. */
-        if (bytes > small && spent + 4 * seconds * (count + 1) > budget)
-            break;
-        DDP_TRY(time_sum(run, bytes, count, &seconds));
-        spent += seconds * (count + 1);
-        ddp_cost_curve_add(&curve, bytes, seconds);
-    }
-    *curve_out = curve;
     return DDP_OK;
 }
 

@@ -141,33 +141,6 @@ static void stretch_curve(ddpi_buckets *b)
         curve->points[i].seconds *= b->stretch;
 }
 
-/* The best cut if sums took `margin` times as long. Differences below the slack nobody notices. */
-static ddp_status best_with(const ddpi_buckets *b, const ddp_cost_step *step, double margin,
-                            ddpi_cut *best)
-{
-    ddp_cost_curve curve = *step->curve;
-    ddp_cost_step slower = *step;
-
-    slower.curve = &curve;
-    for (int i = 0; i < curve.count; i++)
-        curve.points[i].seconds *= margin;
-    const double comm = ddp_cost_cut(&slower, b->size.ends, b->size.count).comm;
-    return ddp_cost_best_cut(&slower, fmax(20e-6, 0.01 * comm), b->size.ends, b->size.count,
-                             best->ends, &best->count);
-}
-
-/* The fewest buckets that are soon enough would lie on the edge: a bucket that comes a little later
- * than measured would be exposed as a whole. So some margin, where that costs nothing. */
-static ddp_status find_best(const ddpi_buckets *b, const ddp_cost_step *step, ddpi_cut *best)
-{
-    const double size = ddp_cost_cut(step, b->size.ends, b->size.count).end;
-
-    DDP_TRY(best_with(b, step, 1.25, best));
-    if (ddp_cost_cut(step, best->ends, best->count).end <= size)
-        return DDP_OK;
-    return best_with(b, step, 1, best);
-}
-
 static ddp_status solve(ddpi_run *run)
 {
     ddpi_buckets *b = run->buckets;
@@ -177,8 +150,11 @@ static ddp_status solve(ddpi_run *run)
     ddp_cost_step step = step_of(b);
     if (run->config.run.strategy != DDP_STRATEGY_DDP) /* all start when backward is over */
         step.hidden = false;
-    DDP_TRY(
-        ddpi_run_agree(run, run->rank == 0 ? find_best(b, &step, best) : DDP_OK, "choose buckets"));
+    DDP_TRY(ddpi_run_agree(run,
+                           run->rank == 0 ? ddp_cost_choose_cut(&step, size->ends, size->count,
+                                                                best->ends, &best->count)
+                                          : DDP_OK,
+                           "choose buckets"));
     DDP_TRY(ddp_comm_broadcast(run->comm, 0, &best->count, sizeof best->count));
     DDP_TRY(ddp_comm_broadcast(run->comm, 0, best->ends, (size_t)b->params * sizeof(int)));
     size->predicted = ddp_cost_cut(&step, size->ends, size->count).exposed;
@@ -217,7 +193,8 @@ static ddp_status choose(ddpi_run *run, ddpi_passes *passes)
                                          opts->bucket_cap_mb * MIB, b->size.ends);
     DDP_TRY(ddpi_buckets_time_update(run, &b->update_per_byte));
     if (run->world > 1)
-        DDP_TRY(ddpi_buckets_time_sums(run, fmin(most, (double)flat * sizeof(float)), &b->curve));
+        DDP_TRY(ddp_reducer_time_sums(opts, run->net.device, run->comm,
+                                      fmin(most, (double)flat * sizeof(float)), &b->curve));
     ddp_status st = open_reducer(run, &b->size, &reducer);
     if (st == DDP_OK)
         st = measure_size(run, passes, reducer);

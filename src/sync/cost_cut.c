@@ -176,3 +176,30 @@ done:
     close_solver(&s);
     return st;
 }
+
+/* Differences below the slack nobody notices. */
+static ddp_status best_with(const ddp_cost_step *step, double margin, const int *other,
+                            int other_buckets, int *ends, int *buckets_out)
+{
+    const double least_slack = 20e-6, share = 0.01;
+    ddp_cost_curve curve = *step->curve;
+    ddp_cost_step slower = *step;
+
+    slower.curve = &curve;
+    for (int i = 0; i < curve.count; i++)
+        curve.points[i].seconds *= margin;
+    const double comm = ddp_cost_cut(&slower, other, other_buckets).comm;
+    return ddp_cost_best_cut(&slower, fmax(least_slack, share * comm), other, other_buckets, ends,
+                             buckets_out);
+}
+
+ddp_status ddp_cost_choose_cut(const ddp_cost_step *step, const int *other, int other_buckets,
+                               int *ends, int *buckets_out)
+{
+    const double margin = 1.25, end = ddp_cost_cut(step, other, other_buckets).end;
+
+    DDP_TRY(best_with(step, margin, other, other_buckets, ends, buckets_out));
+    if (ddp_cost_cut(step, ends, *buckets_out).end <= end)
+        return DDP_OK;
+    return best_with(step, 1, other, other_buckets, ends, buckets_out);
+}

@@ -221,6 +221,27 @@ static void the_best_cut_is_never_worse_than_the_other(void **state)
     }
 }
 
+static void the_chosen_cut_has_a_margin(void **state)
+{
+    (void)state;
+    int closer = 0;
+    for (uint32_t n = 0; n < 200; n++) {
+        problem p;
+        int edge[PIECES], chosen[PIECES], other[PIECES], edges, chosens;
+        draw(&p, n);
+        const int others = ddp_cost_cut_by_size(&p.step, 300, 1500, other);
+        CHECK_OK(ddp_cost_best_cut(&p.step, 0, other, others, edge, &edges));
+        CHECK_OK(ddp_cost_choose_cut(&p.step, other, others, chosen, &chosens));
+        assert_true(ddp_cost_cut(&p.step, chosen, chosens).end <=
+                    ddp_cost_cut(&p.step, other, others).end + 1e-6);
+        for (int i = 0; i < p.curve.count; i++)
+            p.curve.points[i].seconds *= 1.25;
+        const double end = ddp_cost_cut(&p.step, chosen, chosens).end;
+        closer += end < ddp_cost_cut(&p.step, edge, edges).end - 1e-6;
+    }
+    assert_true(closer > 10); /* problems where sums that take longer cost less than on the edge */
+}
+
 static void a_slower_link_never_exposes_less(void **state)
 {
     (void)state;
@@ -248,6 +269,7 @@ int main(void)
         cmocka_unit_test(sizes_cut_as_the_reducer_does),
         cmocka_unit_test(the_best_cut_is_the_best_of_all),
         cmocka_unit_test(the_best_cut_is_never_worse_than_the_other),
+        cmocka_unit_test(the_chosen_cut_has_a_margin),
         cmocka_unit_test(a_slower_link_never_exposes_less),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
