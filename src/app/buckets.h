@@ -42,7 +42,7 @@ typedef struct ddpi_passes ddpi_passes;
 DDP_INNER ddp_status ddpi_passes_create(ddpi_run *run, ddpi_passes **passes_out);
 void ddpi_passes_destroy(ddpi_passes *passes);
 
-/* What passes took: medians on each rank, then the slowest rank. */
+/* What passes took: medians on each rank (of seconds the least), then the slowest rank. */
 typedef struct ddpi_pass_times {
     double *ready; /* [parameters]; the caller's */
     double forward, backward, comm, exposed, seconds;
