@@ -23,6 +23,8 @@ static const command commands[] = {
     {"scaling", "efficiency of training on more and more ranks, and where the rest goes",
      ddpi_bench_scaling},
     {"predict", "efficiency on up to 65536 ranks, from the times of one", ddpi_bench_predict},
+    {"sleepstep", "steps that sleep instead of computing, beside their prediction; by mpirun",
+     ddpi_bench_sleepstep},
     {0},
 };
 

@@ -20,6 +20,7 @@ DDP_INNER ddp_status ddpi_bench_allreduce(const ddpi_bench_call *call);
 DDP_INNER ddp_status ddpi_bench_overlap(const ddpi_bench_call *call);
 DDP_INNER ddp_status ddpi_bench_scaling(const ddpi_bench_call *call);
 DDP_INNER ddp_status ddpi_bench_predict(const ddpi_bench_call *call);
+DDP_INNER ddp_status ddpi_bench_sleepstep(const ddpi_bench_call *call);
 
 /* Local. Runs a whole command line and returns the exit status: 0, 1 failed, 2 usage. */
 int ddpi_bench_main(int argc, char **argv, char **envp);
