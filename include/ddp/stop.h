@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-/* Catches the signals from now on. Once, before there are threads. */
+/* Catches the signals from now on, on a stack of their own. Once, in the main thread, before there
+ * are others. */
 DDP_API void ddp_stop_catch(void);
 /* Any thread. The signal that asked this process to stop; 0: none so far. */
 DDP_API int ddp_stop_asked(void);

@@ -1,5 +1,10 @@
 /* stop.c - the flag that signals set. The handler does what handlers may: it writes an atomic and
- * gives the signals back. Any thread reads. */
+ * gives the signals back. Any thread reads.
+ *
+ * Handlers have a stack of their own. oneDNN's generated matrix products keep values below the
+ * stack pointer, further down than the 128 bytes that the kernel leaves alone: a handler's frame
+ * there overwrites them, and the product then writes anywhere. Only the main thread gets signals;
+ * ddp_thread_start() blocks them in all others. */
 #include "ddp/stop.h"
 
 #include <signal.h>
@@ -7,6 +12,7 @@
 
 static const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
 static atomic_int asked, timelines;
+static _Alignas(64) char handler_stack[64 * 1024]; /* wide registers take 3 to 11 KiB of it */
 
 static void on_signal(int number)
 {
@@ -27,9 +33,11 @@ static void on_timeline(int number)
 
 void ddp_stop_catch(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    struct sigaction timeline = {.sa_handler = on_timeline, .sa_flags = SA_RESTART};
+    const stack_t stack = {.ss_sp = handler_stack, .ss_size = sizeof handler_stack};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
+    struct sigaction timeline = {.sa_handler = on_timeline, .sa_flags = SA_RESTART | SA_ONSTACK};
 
+    (void)!sigaltstack(&stack, NULL);
     /* One that comes while the handler runs waits for it, and then has its usual effect. */
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
