@@ -13,7 +13,8 @@ parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(release cluster asan tsan fuzz)
 
 install_packages "${build_packages[@]}" dataset-fashion-mnist libcmocka-dev g++ clang clang-format \
-    libclang-rt-14-dev universal-ctags procps python3-venv gnuplot-nox python3 iproute2 || exit 1
+    libclang-rt-14-dev universal-ctags procps python3-venv gnuplot-nox python3 iproute2 slurm-wlm \
+    munge || exit 1
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
