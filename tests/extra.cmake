@@ -97,6 +97,8 @@ foreach(case link_cut_short link_cut_for_good host_killed rank_killed)
   cluster_test(${case} 200 failures ${case})
 endforeach()
 cluster_test(hier_bytes 120 bytes)
+cluster_test(slurm_train 240 slurm_train)
+cluster_test(slurm_failures 240 slurm_failures)
 
 # A program built by somebody else would need the same sanitizer.
 if(DDP_MPI AND NOT DDP_SANITIZE)
