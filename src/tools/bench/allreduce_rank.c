@@ -214,6 +214,8 @@ ddp_status ddpi_reduce_measure(ddp_comm *comm, ddpi_reduce_sweep *sweep)
     sweep->hosts = ddp_comm_node_count(comm);
     ddp_status st = DDP_ALLOC(r.seconds, DDPI_REDUCE_MAX_SAMPLES);
     st = ddp_comm_agree(comm, st, "allocate memory");
+    if (st == DDP_OK) /* auto is what training makes of it */
+        st = ddp_comm_tune(comm);
     if (st == DDP_OK)
         st = window ? ddp_comm_mem_alloc(comm, bytes, &r.buf)
                     : ddp_comm_agree(comm, ddp_large_alloc(bytes, &r.buf), "allocate memory");

@@ -35,7 +35,7 @@ static const ddp_option sleep_options[] = {
      "As ddp_train's option"},
     {"bucket-cap-mb", DDP_OPT_DOUBLE, AT(cap_mb), 1e-3, 65536, NULL, "MIB",
      "As ddp_train's option, for the cut by size"},
-    {"allreduce", DDP_OPT_CHOICE, AT(allreduce), 0, 0, "auto|shm|mpi|root|ring|tree|rhd", NULL,
+    {"allreduce", DDP_OPT_CHOICE, AT(allreduce), 0, 0, "auto|shm|mpi|root|ring|tree|rhd|hier", NULL,
      "As ddp_train's option"},
     {"shared-memory", DDP_OPT_BOOL, AT(shared_memory), 0, 0, NULL, NULL,
      "Ranks of a host share memory; --no-shared-memory: each as if alone"},
@@ -341,6 +341,8 @@ static ddp_status run_ranks(sleep_opts *opts)
     comm_opts.allreduce = (ddp_allreduce_algo)opts->allreduce;
     comm_opts.shared_memory = opts->shared_memory;
     ddp_status st = ddp_comm_mpi_open(&comm_opts, NULL, NULL, &s->comm);
+    if (st == DDP_OK) /* as training does */
+        st = ddp_comm_tune(s->comm);
     if (st == DDP_OK)
         st = run(s);
     if (st == DDP_OK && ddp_comm_rank(s->comm) == 0)
