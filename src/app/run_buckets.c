@@ -162,6 +162,16 @@ static ddp_status solve(ddpi_run *run)
     return DDP_OK;
 }
 
+/* Steps differ by a few percent whatever their buckets are: within that, what was exposed says
+ * more. */
+static bool is_better(const ddpi_cut *best, const ddpi_cut *size)
+{
+    const double alike = 1.05;
+
+    return best->seconds <= size->seconds ||
+           (best->seconds <= alike * size->seconds && best->exposed < size->exposed);
+}
+
 static ddp_status try_best(ddpi_run *run, ddpi_passes *passes)
 {
     ddpi_buckets *b = run->buckets;
@@ -176,7 +186,7 @@ static ddp_status try_best(ddpi_run *run, ddpi_passes *passes)
         st = try_cut(passes, reducer, &b->best, b->size.seconds, &times);
     ddp_reducer_destroy(reducer);
     ddp_free(times.ready);
-    b->better = st == DDP_OK && b->best.seconds <= b->size.seconds;
+    b->better = st == DDP_OK && is_better(&b->best, &b->size);
     return st;
 }
 

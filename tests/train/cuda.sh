@@ -19,6 +19,8 @@ both() {
 both lenet 1 5 1e-5 "${lenet[@]}" --tune-kernels
 train lenet-nccl 3 --device cuda "${common[@]}" "${lenet[@]}"
 same_curve lenet-nccl lenet-cpu 5 1e-5
+train lenet-auto 2 --device cuda "${common[@]}" "${lenet[@]}" --bucket-cap-mb auto
+same_curve lenet-auto lenet-cpu 5 1e-5
 train lenet-mpi 2 --device cuda --comm mpi "${common[@]}" "${lenet[@]}" --accumulate 2
 same_curve lenet-mpi lenet-cpu 5 1e-5
 both bf16 2 5 1e-4 "${lenet[@]}" --precision bf16 --emulate

@@ -148,6 +148,8 @@ static ddp_status draw(const ddpi_prediction *p, ddpi_bench_out *out)
     ddpi_bench_series series[DDPI_PREDICT_LINKS];
     char title[128];
 
+    if (p->rank_count < 2) /* no line to draw */
+        return DDP_OK;
     snprintf(title, sizeof title, "Predicted efficiency of %s", p->profile.model);
     for (int l = 0; l < p->link_count; l++) {
         for (int r = 0; r < p->rank_count; r++) {
