@@ -418,7 +418,6 @@ static void only_auto_on_several_nodes_is_measured(void **state)
 
 typedef struct verdicts {
     ddp_status status[8];
-    int64_t ns[8];
     char message[8][512];
 } verdicts;
 
@@ -437,9 +436,7 @@ static ddp_status sum_until_failure(ddp_comm *comm, void *arg)
 {
     verdicts *v = arg;
     const int rank = ddp_comm_rank(comm);
-    const int64_t start = ddp_now_ns();
     v->status[rank] = keep_summing(comm);
-    v->ns[rank] = ddp_now_ns() - start;
     snprintf(v->message[rank], sizeof v->message[rank], "%s", ddp_status_message());
     return DDP_OK;
 }
@@ -465,7 +462,6 @@ static void expect_failure(const shape *s, const verdicts *v, ddp_status want, c
         if ((v->status[r] != want && !own) || strstr(v->message[r], text) == NULL)
             fail_msg("%s, rank %d: %s: %s", s->name, r, ddp_status_name(v->status[r]),
                      v->message[r]);
-        assert_true(v->ns[r] < 5000000000);
     }
 }
 
