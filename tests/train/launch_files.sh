@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# launch/: the container's packages are those of packages.sh, the job's options are ddp_train's, host lists can be read.
+. "$(dirname "$0")/lib.sh"
+root=$(cd "$(dirname "$0")/../.." && pwd)
+. "$root/launch/packages.sh"
+. "$root/launch/hosts.sh"
+
+found=$(sed -n '/--no-install-recommends/,/^    rm/p' "$root/launch/ddp_train.def" | sed '1d;$d' | tr -d '\\' | tr -s ' ' '\n' | grep . | sort)
+equal 'packages of ddp_train.def' "$found" "$(printf '%s\n' "${build_packages[@]}" dataset-fashion-mnist | sort)"
+equal 'cmake in ddp_train.def' "$(grep -o '\-G Ninja.*' "$root/launch/ddp_train.def")" \
+    "$(grep -o '\-G Ninja.*' "$root/launch/quickstart.sh")"
+for file in ddp_train.def mpijob.yaml; do
+    if head -n 5 "$root/launch/$file" | grep -q 'Not run here'; then pass; else fail "$file does not say that it was not run"; fi
+done
+for file in "$root"/hostfiles/*; do
+    if read_hosts "$file"; then pass; else fail "$file cannot be read"; fi
+done
+
+python=$(for p in python3 /usr/bin/python3; do "$p" -c 'import yaml' 2>/dev/null && echo "$p" && break; done || true)
+if [ -n "$python" ]; then
+    "$python" - "$root/launch/mpijob.yaml" >"$work/words" 2>"$work/err" <<'END' || fail "mpijob.yaml: $(cat "$work/err")"
+import sys, yaml
+job = yaml.safe_load(open(sys.argv[1]))
+assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
+spec = job["spec"]
+roles = spec["mpiReplicaSpecs"]
+assert set(roles) == {"Launcher", "Worker"} and roles["Launcher"]["replicas"] == 1
+pods = {name: role["template"]["spec"] for name, role in roles.items()}
+words = pods["Launcher"]["containers"][0]["command"] + pods["Launcher"]["containers"][0]["args"]
+assert all(isinstance(word, str) for word in words)
+assert int(words[words.index("-np") + 1]) == roles["Worker"]["replicas"] * spec["slotsPerWorker"]
+mounts = {mount["name"] for mount in pods["Worker"]["containers"][0]["volumeMounts"]}
+assert mounts == {volume["name"] for volume in pods["Worker"]["volumes"]}
+print("\n".join(words[words.index("ddp_train") + 1:]))
+END
+    mapfile -t words <"$work/words"
+    if "$program" "${words[@]}" --print-config >"$work/out" 2>&1; then pass; else fail "mpijob.yaml: $(cat "$work/out")"; fi
+else
+    echo 'skipped: mpijob.yaml, without python3-yaml'
+fi
+finish
