@@ -70,7 +70,8 @@ static void ask_driver(int fd, ddpi_doctor_iface *iface)
         iface->mtu = request.ifr_mtu;
     request.ifr_data = (void *)&command;
     if (!iface->loopback && ioctl(fd, SIOCETHTOOL, &request) == 0) {
-        const uint32_t speed = ethtool_cmd_speed(&command);
+        /* ethtool_cmd_speed() shifts an int too far. */
+        const uint32_t speed = (uint32_t)command.speed_hi << 16 | command.speed;
         iface->speed_mbit = speed == (uint32_t)SPEED_UNKNOWN ? 0 : (int32_t)speed;
     }
 }

@@ -28,6 +28,7 @@ typedef struct questions {
     char folder[PATH_MAX]; /* on the way to run_dir */
     char mark[MARK_BYTES]; /* rank 0's file; "": it could not make one */
     bool makes;            /* this is rank 0, which makes it */
+    int rank;
     ddpi_doctor_storage answer;
 } questions;
 
@@ -110,7 +111,7 @@ static void ask(void *arg)
     if (!q->makes) {
         find_folder(q->run_dir, q->folder);
         look_for_mark(q);
-        snprintf(own, sizeof own, "%s-%d", q->mark, (int)getpid());
+        snprintf(own, sizeof own, "%s-%d", q->mark, q->rank);
         if (q->mark[0] != '\0' && make_file(q->folder, own, &q->answer) &&
             in_folder(path, q->folder, own))
             (void)unlink(path);
@@ -177,7 +178,8 @@ ddp_status ddpi_doctor_look_at_storage(ddp_comm *comm, const ddpi_doctor_needs *
     DDP_TRY(ddp_comm_agree(comm, st, "ask for directories"));
     snprintf(q->run_dir, sizeof q->run_dir, "%s", needs->run_dir);
     snprintf(q->data_dir, sizeof q->data_dir, "%s", needs->data_dir ? needs->data_dir : "");
-    q->makes = ddp_comm_rank(comm) == 0;
+    q->rank = ddp_comm_rank(comm);
+    q->makes = q->rank == 0;
     name_mark(q->mark);
     st = ask_all(comm, q, storage, &lost);
     if (!lost)
