@@ -130,9 +130,10 @@ const char *ddpi_about_variable(const ddpi_doctor_record *record, const char *na
 
 /* ---- networks ---- */
 
+/* Each must take the other for near, or the answer goes another way. */
 bool ddpi_about_same_subnet(const ddpi_doctor_iface *a, const ddpi_doctor_iface *b)
 {
-    const int bits = a->prefix < b->prefix ? a->prefix : b->prefix;
+    const int bits = a->prefix > b->prefix ? a->prefix : b->prefix;
 
     if (a->family != b->family)
         return false;

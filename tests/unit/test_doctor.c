@@ -156,6 +156,10 @@ static void finds_ranks_on_the_same_core(void **state)
     give_cores(m, 2, 0, 4);
     give_cores(m, 3, 4, 4);
     check_silent(m);
+    m = make();
+    give_cores(m, 2, 0, 4); /* alike: a control group's doing */
+    give_cores(m, 3, 0, 4);
+    check_silent(m);
 }
 
 static void finds_two_of_many_on_one_core(void **state)
@@ -196,7 +200,8 @@ static void finds_too_many_threads(void **state)
                 "rank 2 of host1: a library has narrowed the cores from 10 to 8", "OMP_PROC_BIND");
     m = make();
     m->ranks[0].cpu.quota = 7.5;
-    check_finds(m, DDPI_FINDING_SLOW, "host0 allows 7.5 cores' time to 8 threads", "limit");
+    check_finds(m, DDPI_FINDING_SLOW, "host0 allows 7.5 cores' time to 8 threads",
+                "at most 7 ranks");
     m = make();
     m->ranks[0].cpu.quota = 8;
     check_silent(m);

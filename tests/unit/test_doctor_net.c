@@ -43,6 +43,21 @@ static ddpi_doctor_iface docker(int last)
     return iface;
 }
 
+static void takes_the_longer_prefix(void **state)
+{
+    (void)state;
+    made *m = make();
+    for (int r = 2; r < WORLD; r++) {
+        m->ranks[r].net.list[0].bytes[2] = 3;
+        m->ranks[r].net.list[0].prefix = 16; /* host1 takes host0 for near, but not the reverse */
+    }
+    check_finds(m, DDPI_FINDING_SLOW, "no subnet in common", "btl_tcp_if_include");
+    m = make();
+    for (int r = 2; r < WORLD; r++)
+        m->ranks[r].net.list[0].prefix = 16;
+    check_silent(m);
+}
+
 static void finds_bridges_that_look_like_networks(void **state)
 {
     (void)state;
@@ -136,6 +151,7 @@ static void knows_which_interfaces_nccl_takes(void **state)
     check_silent(make_nccl("NCCL_SOCKET_IFNAME=eth0"));
     check_silent(make_nccl("NCCL_SOCKET_IFNAME==eth0"));
     check_silent(make_nccl("NCCL_SOCKET_IFNAME=^docker,lo"));
+    check_silent(make_nccl("NCCL_SOCKET_IFNAME=^lo"));
     made *m = make_nccl("NCCL_SOCKET_IFNAME=^docker0");
     ddpi_rules_nccl(&m->c, &m->found);
     assert_int_equal(m->found.count, 2); /* one for each host */
@@ -159,6 +175,11 @@ static void knows_that_names_are_prefixes_for_nccl(void **state)
     add_iface(m, 0, vlan);
     check_finds(m, DDPI_FINDING_NOTE, "means every interface of host0 that begins so, eth0.100",
                 "NCCL_SOCKET_IFNAME==eth0");
+    m = make_nccl("NCCL_SOCKET_IFNAME=eth0,eno9");
+    ddpi_rules_nccl(&m->c, &m->found);
+    assert_int_equal(m->found.count, 2);
+    assert_non_null(strstr(m->found.list[0].because, "names eno9, which host0"));
+    ddp_free(m);
     m = make_nccl("NCCL_SOCKET_IFNAME=ib");
     ddpi_rules_nccl(&m->c, &m->found);
     assert_int_equal(ddpi_findings_count(&m->found, DDPI_FINDING_FAILS), 2);
@@ -216,9 +237,18 @@ static void compares_variables(void **state)
                 "OMPI_MCA_btl differs: rank 0 on host0 has none, rank 2 on host1 has \"tcp,self\"",
                 "mpirun -x OMPI_MCA_btl");
     m = make();
+    snprintf(m->ranks[3].env, sizeof m->ranks[3].env, "OMP_NUM_THREADS=42\n");
+    check_finds(m, DDPI_FINDING_NOTE, "has \"4\", rank 3 on host1 has \"42\"", "OMP_NUM_THREADS");
+    m = make();
     add_env(m, 0, "CUDA_VISIBLE_DEVICES=0");
     add_env(m, 1, "CUDA_VISIBLE_DEVICES=1");
     check_silent(m);
+    m = make();
+    add_env(m, 0, "NCCL_ALGO=Ring");
+    check_finds(m, DDPI_FINDING_NOTE, "NCCL_ALGO differs", "-x NCCL_");
+    m = make_nccl(NULL);
+    add_env(m, 0, "OMP_PLACES=cores");
+    check_finds(m, DDPI_FINDING_NOTE, "OMP_PLACES differs", "-x OMP_PLACES");
     m = make_nccl(NULL);
     add_env(m, 0, "NCCL_ALGO=Ring");
     check_finds(m, DDPI_FINDING_FAILS, "NCCL_ALGO differs: rank 0 on host0 has \"Ring\"",
@@ -295,6 +325,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_hosts_without_a_common_subnet),
         cmocka_unit_test(notices_a_missing_side_channel),
+        cmocka_unit_test(takes_the_longer_prefix),
         cmocka_unit_test(finds_bridges_that_look_like_networks),
         cmocka_unit_test(finds_two_ways_into_one_subnet),
         cmocka_unit_test(finds_interfaces_that_are_not_there),
