@@ -132,6 +132,23 @@ static void direct_works_give_every_rank_its_result(void **state)
         }
 }
 
+/* Chunks in host memory go on two levels; the group cannot reach the device's memory. */
+static void lanes_over_several_nodes_give_every_rank_its_result(void **state)
+{
+    static const int nodes[] = {0, 0, 1, 1};
+    const ddp_allreduce_algo algos[] = {DDP_ALLREDUCE_AUTO, DDP_ALLREDUCE_HIER};
+    (void)state;
+    for (int world = 3; world <= 4; world++)
+        for (int direct = 0; direct < 2; direct++) {
+            ddp_comm_opts opts = DDP_COMM_OPTS_DEFAULTS;
+            opts.exit_on_failure = false;
+            opts.allreduce = algos[world % 2];
+            opts.loopback_nodes = nodes;
+            CHECK_OK(run_ranks(&opts, world, do_all_kinds,
+                               (void *)(uintptr_t)(direct != 0 ? "direct" : "staged")));
+        }
+}
+
 /* One partial sum a rank goes through host memory in order; what has several is refused, and so is
  * any order of messages from device memory. */
 static ddp_status do_ordered(ddp_comm *comm, void *arg)
@@ -420,6 +437,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(staged_works_give_every_rank_its_result),
         cmocka_unit_test(direct_works_give_every_rank_its_result),
+        cmocka_unit_test(lanes_over_several_nodes_give_every_rank_its_result),
         cmocka_unit_test(lanes_keep_an_order_or_refuse),
         cmocka_unit_test(many_works_keep_their_order),
         cmocka_unit_test(joined_streams_see_the_result),
