@@ -3,7 +3,8 @@
  * Backends stand behind one table (src/comm/comm_impl.h): mpi (processes) and loopback (threads of
  * one process, for tests and rehearsal). Ranks of one node share memory: buffers from
  * ddp_comm_mem_alloc() are reduced in place there, each rank its own slice of every rank's buffer,
- * with no thread and no copy in between. Everything else runs on the communicator's own thread.
+ * with no thread and no copy in between. Everything else runs on the communicator's own thread;
+ * over several nodes that is two levels, within nodes by shared memory and then between them.
  *
  * Collective functions are called by all ranks in the same order, from one thread per rank. When a
  * work fails (peer dead, deadline passed, mismatch), the communicator has failed: every later work
