@@ -27,10 +27,4 @@ ddp_comm_choice ddpi_wiring_comm(const ddp_run_opts *run);
 const ddp_hook_ops *ddpi_wiring_hook(const ddp_run_opts *run);
 const ddp_strategy_ops *ddpi_wiring_strategy(int choice);
 
-/* Local. Loads the CUDA module (cuda_module.c); count_out: GPUs that this process sees, at least 1.
- * One sentence where it cannot be loaded or finds no GPU. */
-DDP_INNER ddp_status ddpi_cuda_module_open(const ddp_cuda_module **module_out, int *count_out);
-/* Local. Whether that is worth trying where nobody asks for it. */
-bool ddpi_cuda_is_likely(void);
-
 #endif

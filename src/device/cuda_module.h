@@ -47,6 +47,13 @@ const struct ddp_lane_ops *ddpi_lane_nccl(void);
 
 typedef const ddp_cuda_module *(*ddp_cuda_module_fn)(void);
 
+/* Local, in the program. Loads the module; count_out: GPUs that this process sees, at least 1. One
+ * sentence where it cannot be loaded or finds no GPU. */
+DDP_MODULE_API DDP_INNER ddp_status ddpi_cuda_module_open(const ddp_cuda_module **module_out,
+                                                          int *count_out);
+/* Local. Whether that is worth trying where nobody asks for it. */
+DDP_MODULE_API bool ddpi_cuda_is_likely(void);
+
 #ifdef __cplusplus
 }
 #endif

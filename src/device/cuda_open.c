@@ -1,11 +1,11 @@
-/* cuda_module.c - the CUDA module, loaded when a run asks for it.
+/* cuda_open.c - the CUDA module, loaded when a run asks for it.
  *
  * The module stays loaded to the end of the process: CUDA's libraries have threads of their own. */
 #include <dlfcn.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "app/wiring.h"
+#include "device/cuda_module.h"
 
 /* "libX.so.1: cannot open ...": which library it is that is missing. */
 static ddp_status not_loaded(const char *cause)
