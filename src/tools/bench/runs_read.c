@@ -82,6 +82,8 @@ static ddp_status read_step(reader *r, const ddp_json *record)
         !ddp_json_as_number(ddp_json_get(record, "samples"), &samples))
         return DDP_FAIL(DDP_ERR_FORMAT, "%s: a step has no samples", r->path);
     r->times->samples = samples > r->times->samples ? samples : r->times->samples;
+    if (ddp_json_get(record, "comm_bytes") != NULL)
+        (void)ddp_json_as_number(ddp_json_get(record, "comm_bytes"), &r->times->gradient_bytes);
     DDP_TRY(DDP_GROW(r->rows, r->capacity, r->count));
     memcpy(r->rows[r->count++], row, sizeof row);
     return DDP_OK;
