@@ -1,5 +1,5 @@
 # bench_lib.sh - what the tests of ddp_bench share. Sourced.
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 bench=${DDP_BENCH:?the path of ddp_bench}
 
 # json NAME EXPRESSION: whether it holds for d, the file's contents.

@@ -10,14 +10,16 @@ enum { MAX_NAMES = 16, MAX_LOOPBACK = 64 };
 
 #define AT(field) offsetof(ddpi_reduce_opts, field)
 static const ddp_option reduce_options[] = {
-    {"comm", DDP_OPT_CHOICE, AT(comm), 0, 0, "mpi|loopback", NULL,
-     "Ranks are MPI's processes, or threads of this one"},
+    {"comm", DDP_OPT_CHOICE, AT(comm), 0, 0, "mpi|loopback|nccl", NULL,
+     "Ranks are MPI's processes, or threads of this one; nccl: MPI's processes, which sum memory "
+     "of "
+     "their GPUs through NCCL"},
     {"loopback-ranks", DDP_OPT_INT, AT(loopback_ranks), 1, MAX_LOOPBACK, NULL, "N",
      "Ranks of --comm loopback"},
     {"allreduce", DDP_OPT_STRING, AT(algorithms), 0, 0, NULL, "LIST",
      "Algorithms, with commas between them, as ddp_train's --allreduce names them"},
     {"types", DDP_OPT_STRING, AT(types), 0, 0, NULL, "LIST",
-     "Types of elements, of f32, bf16, f64, i32 and i64"},
+     "Types of elements, of f32, bf16, f64, i32 and i64 (--comm nccl: f32 and bf16)"},
     {"sizes", DDP_OPT_STRING, AT(sizes), 0, 0, NULL, "LIST",
      "Bytes of the buffer; K, M and G stand for 1024, 1024^2 and 1024^3"},
     {"memory", DDP_OPT_CHOICE, AT(memory), 0, 0, "window|private", NULL,
@@ -107,6 +109,18 @@ static ddp_status plan(const ddpi_reduce_opts *opts, ddpi_reduce_sweep *sweep)
                        algorithms, &algorithm_count));
     DDP_TRY(read_names("types", opts->types, type_names, COUNT_OF(type_names), types, &type_count));
     DDP_TRY(ddpi_bench_numbers(&sizes, opts->sizes, bytes, &size_count));
+    for (int t = 0; t < type_count && opts->comm == DDPI_REDUCE_NCCL; t++)
+        if (types[t] != DDP_F32 && types[t] != DDP_BF16)
+            return DDP_FAIL(DDP_ERR_USAGE,
+                            "option --types: found %s with --comm nccl, expected f32 or bf16",
+                            type_names[types[t]]);
+    if (opts->comm == DDPI_REDUCE_NCCL &&
+        (algorithm_count != 1 || algorithms[0] != DDP_ALLREDUCE_AUTO))
+        return DDP_FAIL(
+            DDP_ERR_USAGE,
+            "option --allreduce: found \"%s\" with --comm nccl, expected auto: NCCL has "
+            "algorithms of its own",
+            opts->algorithms);
     sweep->opts = opts;
     sweep->row_count = algorithm_count * type_count * size_count;
     DDP_TRY(DDP_ALLOC(sweep->rows, (size_t)sweep->row_count));
@@ -237,9 +251,9 @@ ddp_status ddpi_bench_allreduce(const ddpi_bench_call *call)
     if (st == DDP_OK && run)
         st = plan(&opts, &sweep);
     if (st == DDP_OK && run)
-        st = opts.comm == DDPI_REDUCE_MPI
-                 ? run_mpi(&sweep, &opts.out)
-                 : run_loopback(&sweep, (int)opts.loopback_ranks, &opts.out);
+        st = opts.comm == DDPI_REDUCE_LOOPBACK
+                 ? run_loopback(&sweep, (int)opts.loopback_ranks, &opts.out)
+                 : run_mpi(&sweep, &opts.out);
     ddp_free(sweep.rows);
     ddp_options_destroy(options);
     return st;

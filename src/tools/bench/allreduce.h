@@ -29,7 +29,7 @@ typedef struct ddpi_reduce_opts {
     double min_time_s;
     ddpi_bench_out out;
 } ddpi_reduce_opts;
-enum ddpi_reduce_comm { DDPI_REDUCE_MPI, DDPI_REDUCE_LOOPBACK };
+enum ddpi_reduce_comm { DDPI_REDUCE_MPI, DDPI_REDUCE_LOOPBACK, DDPI_REDUCE_NCCL };
 enum ddpi_reduce_memory { DDPI_REDUCE_WINDOW, DDPI_REDUCE_PRIVATE };
 
 /* One line of the sweep. */
@@ -50,6 +50,10 @@ typedef struct ddpi_reduce_sweep {
 } ddpi_reduce_sweep;
 
 const char *ddpi_reduce_algorithm_name(ddp_allreduce_algo algorithm);
+
+/* Collective. This rank's GPU, with NCCL for it (allreduce_gpu.c). The caller detaches the
+ * communicator, and closes the device, when it has freed its buffers. */
+DDP_INNER ddp_status ddpi_reduce_attach(ddp_comm *comm, ddp_device **device_out);
 
 /* Collective. Fills in what is measured; every rank gets the same. */
 DDP_INNER ddp_status ddpi_reduce_measure(ddp_comm *comm, ddpi_reduce_sweep *sweep);

@@ -15,6 +15,8 @@ typedef struct rank {
     ddpi_reduce_sweep *sweep;
     int number, world;
     void *buf;
+    ddp_device *device; /* buf is its memory; NULL: buf is the host's */
+    void *host;      /* what is written to buf, and read from it: buf itself, or as much memory */
     double *seconds; /* DDPI_REDUCE_MAX_SAMPLES */
 } rank;
 
@@ -79,8 +81,41 @@ static bool right(ddp_dtype type, double found, double want)
 
 static ddp_status sum(rank *r, const ddpi_reduce_row *row)
 {
-    return ddp_comm_allreduce(r->comm, r->buf, row->bytes / ddp_dtype_bytes(row->type), row->type,
-                              DDP_REDUCE_SUM, "benchmark");
+    const ddp_coll coll = {.kind = DDP_COLL_ALLREDUCE,
+                           .dtype = row->type,
+                           .op = DDP_REDUCE_SUM,
+                           .buf = r->buf,
+                           .count = row->bytes / ddp_dtype_bytes(row->type),
+                           .stream = r->device != NULL ? ddp_device_main_stream(r->device) : NULL,
+                           .bucket = -1,
+                           .what = "benchmark"};
+    ddp_work work;
+
+    DDP_TRY(ddp_comm_submit(r->comm, &coll, &work));
+    return ddp_work_wait(&work);
+}
+
+/* Between the host's memory and the buffer, where they are two; done when it returns. */
+static ddp_status copy(rank *r, size_t bytes, ddp_copy_kind kind)
+{
+    if (r->device == NULL)
+        return DDP_OK;
+    ddp_stream *stream = ddp_device_main_stream(r->device);
+    const bool there = kind == DDP_COPY_TO_DEVICE;
+    DDP_TRY(ddp_device_copy(r->device, stream, there ? r->buf : r->host, there ? r->host : r->buf,
+                            bytes, kind));
+    return ddp_stream_sync(stream);
+}
+
+static ddp_status clear(rank *r, size_t bytes)
+{
+    if (r->device == NULL) {
+        memset(r->buf, 0, bytes);
+        return DDP_OK;
+    }
+    ddp_stream *stream = ddp_device_main_stream(r->device);
+    DDP_TRY(ddp_device_zero(r->device, stream, r->buf, bytes));
+    return ddp_stream_sync(stream);
 }
 
 static ddp_status check(rank *r, ddpi_reduce_row *row)
@@ -89,14 +124,16 @@ static ddp_status check(rank *r, ddpi_reduce_row *row)
     int64_t bad = 0;
 
     for (size_t i = 0; i < count; i++)
-        put(r->buf, row->type, i, pattern(row->type, i, r->number));
+        put(r->host, row->type, i, pattern(row->type, i, r->number));
+    DDP_TRY(copy(r, row->bytes, DDP_COPY_TO_DEVICE));
     DDP_TRY(sum(r, row));
+    DDP_TRY(copy(r, row->bytes, DDP_COPY_TO_HOST));
     /* What is expected repeats itself. */
     double want[PATTERN * PATTERN_BF16];
     for (size_t i = 0; i < PATTERN * PATTERN_BF16; i++)
         want[i] = expected(row->type, i, r->world);
     for (size_t i = 0, at = 0; i < count; i++, at = at + 1 < PATTERN * PATTERN_BF16 ? at + 1 : 0)
-        bad += !right(row->type, get(r->buf, row->type, i), want[at]);
+        bad += !right(row->type, get(r->host, row->type, i), want[at]);
     DDP_TRY(ddp_comm_allreduce(r->comm, &bad, 1, DDP_I64, DDP_REDUCE_SUM, "errors"));
     row->wrong += bad;
     return DDP_OK;
@@ -104,7 +141,7 @@ static ddp_status check(rank *r, ddpi_reduce_row *row)
 
 static ddp_status sample(rank *r, const ddpi_reduce_row *row, double *seconds_out)
 {
-    memset(r->buf, 0, row->bytes);
+    DDP_TRY(clear(r, row->bytes));
     DDP_TRY(ddp_comm_barrier(r->comm));
     int64_t begin_ns = ddp_now_ns();
     DDP_TRY(sum(r, row));
@@ -203,28 +240,54 @@ static ddp_status measure_all(rank *r)
     return DDP_OK;
 }
 
+static bool uses_private_memory(const rank *r)
+{
+    return r->device == NULL && r->sweep->opts->memory == DDPI_REDUCE_PRIVATE;
+}
+
+static ddp_status allocate(rank *r, size_t bytes)
+{
+    ddp_status st = DDP_ALLOC(r->seconds, DDPI_REDUCE_MAX_SAMPLES);
+
+    if (st == DDP_OK && r->device != NULL)
+        st = ddp_device_host_alloc(r->device, bytes, &r->host);
+    if (st == DDP_OK && uses_private_memory(r))
+        st = ddp_large_alloc(bytes, &r->buf);
+    DDP_TRY(ddp_comm_agree(r->comm, st, "allocate memory"));
+    if (!uses_private_memory(r))
+        DDP_TRY(ddp_comm_mem_alloc(r->comm, bytes, &r->buf));
+    if (r->device == NULL)
+        r->host = r->buf;
+    return DDP_OK;
+}
+
+static void release(rank *r, size_t bytes)
+{
+    if (r->buf != NULL && uses_private_memory(r))
+        ddp_large_free(r->buf, bytes);
+    else
+        ddp_comm_mem_free(r->comm, r->buf);
+    if (r->device != NULL) {
+        ddp_device_host_free(r->device, r->host, bytes);
+        ddp_comm_detach(r->comm);
+        ddp_device_close(r->device);
+    }
+    ddp_free(r->seconds);
+}
+
 ddp_status ddpi_reduce_measure(ddp_comm *comm, ddpi_reduce_sweep *sweep)
 {
     rank r = {
         .comm = comm, .sweep = sweep, .number = ddp_comm_rank(comm), .world = ddp_comm_world(comm)};
-    const bool window = sweep->opts->memory == DDPI_REDUCE_WINDOW;
     const size_t bytes = largest(sweep);
 
     sweep->ranks = r.world;
     sweep->hosts = ddp_comm_node_count(comm);
-    ddp_status st = DDP_ALLOC(r.seconds, DDPI_REDUCE_MAX_SAMPLES);
-    st = ddp_comm_agree(comm, st, "allocate memory");
-    if (st == DDP_OK) /* auto is what training makes of it */
-        st = ddp_comm_tune(comm);
-    if (st == DDP_OK)
-        st = window ? ddp_comm_mem_alloc(comm, bytes, &r.buf)
-                    : ddp_comm_agree(comm, ddp_large_alloc(bytes, &r.buf), "allocate memory");
+    if (sweep->opts->comm == DDPI_REDUCE_NCCL)
+        DDP_TRY(ddpi_reduce_attach(comm, &r.device));
+    ddp_status st = allocate(&r, bytes);
     if (st == DDP_OK)
         st = measure_all(&r);
-    if (window && r.buf != NULL)
-        ddp_comm_mem_free(comm, r.buf);
-    else if (r.buf != NULL)
-        ddp_large_free(r.buf, bytes);
-    ddp_free(r.seconds);
+    release(&r, bytes);
     return st;
 }

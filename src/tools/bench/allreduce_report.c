@@ -9,6 +9,24 @@ static double algbw(const ddpi_reduce_row *row)
     return (double)row->bytes / row->seconds.median / 1e9;
 }
 
+static bool on_gpus(const ddpi_reduce_sweep *sweep)
+{
+    return sweep->opts->comm == DDPI_REDUCE_NCCL;
+}
+
+static const char *algorithm_of(const ddpi_reduce_sweep *sweep, const ddpi_reduce_row *row)
+{
+    return on_gpus(sweep) ? "nccl" : ddpi_reduce_algorithm_name(row->algorithm);
+}
+
+/* Where the buffers lie. */
+static const char *memory_of(const ddpi_reduce_sweep *sweep)
+{
+    if (on_gpus(sweep))
+        return "gpu";
+    return sweep->opts->memory == DDPI_REDUCE_WINDOW ? "window" : "private";
+}
+
 static double bus_factor(const ddpi_reduce_sweep *sweep)
 {
     return 2.0 * (sweep->ranks - 1) / sweep->ranks;
@@ -24,7 +42,7 @@ static double bound(const ddpi_reduce_sweep *sweep, const ddpi_reduce_row *row)
 static void add_row(const ddpi_reduce_sweep *sweep, const ddpi_reduce_row *row,
                     ddpi_bench_table *table)
 {
-    ddpi_bench_table_add(table, "%s", ddpi_reduce_algorithm_name(row->algorithm));
+    ddpi_bench_table_add(table, "%s", algorithm_of(sweep, row));
     ddpi_bench_table_add(table, "%s", ddp_dtype_name(row->type));
     ddpi_bench_table_add(table, "%zu", row->bytes);
     ddpi_bench_table_add(table, "%d", row->seconds.count);
@@ -33,7 +51,7 @@ static void add_row(const ddpi_reduce_sweep *sweep, const ddpi_reduce_row *row,
     ddpi_bench_table_add(table, "%.1f", row->seconds.p90 * 1e6);
     ddpi_bench_table_add(table, "%.3f", algbw(row));
     ddpi_bench_table_add(table, "%.3f", algbw(row) * bus_factor(sweep));
-    if (sweep->hosts == 1)
+    if (sweep->hosts == 1 && !on_gpus(sweep))
         ddpi_bench_table_add(table, "%.2f", bound(sweep, row));
     else
         ddpi_bench_table_add(table, "-");
@@ -50,12 +68,13 @@ static ddp_status print(const ddpi_reduce_sweep *sweep, ddpi_bench_out *out)
     DDP_TRY(ddpi_bench_table_create(heads, &table));
     for (int i = 0; i < sweep->row_count; i++)
         add_row(sweep, &sweep->rows[i], table);
-    ddpi_bench_say(out,
-                   "Allreduce of %d ranks on %d host%s, in place, buffers %s; all ranks copy "
-                   "%.1f GB/s (read and written).\n\n",
-                   sweep->ranks, sweep->hosts, sweep->hosts == 1 ? "" : "s",
-                   sweep->opts->memory == DDPI_REDUCE_WINDOW ? "from the communicator" : "private",
-                   sweep->copy_bytes_per_s / 1e9);
+    ddpi_bench_say(out, "Allreduce of %d ranks on %d host%s, in place, memory: %s", sweep->ranks,
+                   sweep->hosts, sweep->hosts == 1 ? "" : "s", memory_of(sweep));
+    if (on_gpus(sweep))
+        ddpi_bench_say(out, ".\n\n");
+    else
+        ddpi_bench_say(out, "; all ranks copy %.1f GB/s (read and written).\n\n",
+                       sweep->copy_bytes_per_s / 1e9);
     ddp_status st = ddpi_bench_table_print(table, out);
     ddpi_bench_table_destroy(table);
     return st;
@@ -99,7 +118,7 @@ static ddp_status row_json(const ddpi_reduce_sweep *sweep, const ddpi_reduce_row
     ddp_json *json;
 
     DDP_TRY(ddp_json_object(&json));
-    ddp_json_set_string(json, "algorithm", ddpi_reduce_algorithm_name(row->algorithm));
+    ddp_json_set_string(json, "algorithm", algorithm_of(sweep, row));
     ddp_json_set_string(json, "type", ddp_dtype_name(row->type));
     ddp_json_set_int(json, "bytes", (int64_t)row->bytes);
     ddp_json_set_int(json, "samples", row->seconds.count);
@@ -122,8 +141,7 @@ static ddp_status fill_json(const ddpi_reduce_sweep *sweep, ddp_json *json)
     ddp_json_set_string(json, "bench", "allreduce");
     ddp_json_set_int(json, "ranks", sweep->ranks);
     ddp_json_set_int(json, "hosts", sweep->hosts);
-    ddp_json_set_string(json, "memory",
-                        sweep->opts->memory == DDPI_REDUCE_WINDOW ? "window" : "private");
+    ddp_json_set_string(json, "memory", memory_of(sweep));
     ddp_json_set_number(json, "copy_GBps", sweep->copy_bytes_per_s / 1e9);
     ddp_json_set_number(json, "bus_factor", bus_factor(sweep));
     /* The first curve alone is what cost models read. */
@@ -163,8 +181,7 @@ static ddp_status draw(const ddpi_reduce_sweep *sweep, ddpi_bench_out *out, doub
             values[2 * i + 1] = sweep->rows[i].seconds.median * 1e6;
         }
         snprintf(titles[count], sizeof titles[count], "%s %s",
-                 ddpi_reduce_algorithm_name(sweep->rows[from].algorithm),
-                 ddp_dtype_name(sweep->rows[from].type));
+                 algorithm_of(sweep, &sweep->rows[from]), ddp_dtype_name(sweep->rows[from].type));
         series[count] = (ddpi_bench_series){.title = titles[count],
                                             .style = "using 1:2 with linespoints pt 7 ps 0.6",
                                             .values = values + 2 * (size_t)from,
