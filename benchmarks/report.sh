@@ -3,6 +3,7 @@
 #
 #   benchmarks/report.sh [--quick] [--out DIR] [--ranks 1,2] [--launcher 'mpirun --hostfile FILE'] [--train 'OPTIONS']
 #                        [--batch-per-rank N] [--batch-size N] [--datasets synthetic,fashion-mnist] [--repeats N]
+#                        [--only allreduce,overlap,scaling,predict]
 #
 # DIR (report unless given) gets report.html, which needs no other file, and the text, JSON and SVG files that it is made
 # of. --quick takes about a minute on 2 cores and shows what a report looks like; its numbers are worth little. Other
@@ -10,10 +11,11 @@
 . "$(dirname "$0")/lib.sh"
 
 quick= out=report ranks=1,2 launcher=mpirun train= rank_batch= batch= datasets= repeats=
+only=allreduce,overlap,scaling,predict
 while [ $# -gt 0 ]; do
     case $1 in
         --quick) quick=1; shift ;;
-        --out | --ranks | --launcher | --train | --batch-per-rank | --batch-size | --datasets | --repeats)
+        --out | --ranks | --launcher | --train | --batch-per-rank | --batch-size | --datasets | --repeats | --only)
             [ $# -gt 1 ] || { echo "report.sh: $1 needs a value" >&2; exit 2; }
             case $1 in
                 --out) out=$2 ;;
@@ -24,6 +26,7 @@ while [ $# -gt 0 ]; do
                 --batch-size) batch=$2 ;;
                 --datasets) datasets=$2 ;;
                 --repeats) repeats=$2 ;;
+                --only) only=$2 ;;
             esac
             shift 2 ;;
         *) echo "report.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
@@ -119,22 +122,39 @@ HTML
     machine
 } >"$page"
 
-part 'How fast gradients are summed' allreduce \
-    'The time of one allreduce by the size of its buffer. On the left a message costs its latency, whatever its size; on
+wanted() { [[ ,$only, == *,$1,* ]]; }
+
+if wanted allreduce; then
+    part 'How fast gradients are summed' allreduce \
+        'The time of one allreduce by the size of its buffer. On the left a message costs its latency, whatever its size; on
 the right bandwidth decides, and the time grows with the size.' \
-    $launcher -n "$most" "$bench" allreduce --allreduce auto,ring,tree,rhd --sizes "$sizes" --min-time "$min_time"
-if [ "$most" -gt 1 ] && "$bench" --help | grep -q '^  overlap '; then
+        $launcher -n "$most" "$bench" allreduce --allreduce auto,ring,tree,rhd --sizes "$sizes" --min-time "$min_time"
+fi
+if wanted overlap && [ "$most" -gt 1 ]; then
     part 'How much of the sum hides behind computing' overlap \
         'Gradients are summed in buckets, from the last layer to the first, while the backward pass still computes earlier
 layers. What is not done when backward ends keeps everybody waiting.' \
         "$bench" overlap --launcher "$launcher" --ranks "$most" --train "$train --batch-per-rank $rank_batch" \
         --steps "$steps" --warmup "$warmup"
 fi
-part 'What is lost when ranks are added' scaling \
-    'Weak scaling keeps the batch of each rank and makes the global batch larger; strong scaling keeps the global batch and
-gives each rank less of it. With an efficiency of 100 %, n ranks train n times as many samples a second.' \
-    "$bench" scaling --launcher "$launcher" --ranks "$ranks" --mode both --batch-per-rank "$rank_batch" \
-    --batch-size "$batch" --datasets "$datasets" --train "$train" --steps "$steps" --warmup "$warmup" --repeats "$repeats"
+if wanted scaling; then
+    part 'What is lost when ranks are added' scaling \
+        'Weak scaling keeps the batch of each rank and makes the global batch larger; strong scaling keeps the global batch
+and gives each rank less of it. With an efficiency of 100 %, n ranks train n times as many samples a second.' \
+        "$bench" scaling --launcher "$launcher" --ranks "$ranks" --mode both --batch-per-rank "$rank_batch" \
+        --batch-size "$batch" --datasets "$datasets" --train "$train" --steps "$steps" --warmup "$warmup" \
+        --repeats "$repeats"
+fi
+if wanted predict; then
+    # One rank, which writes down when its layers' gradients are complete.
+    rm -rf "$out/one"
+    "$build_dir/ddp_train" --quiet $train --dataset synthetic --batch-per-rank "$rank_batch" --threads 1 --max-steps $((steps + 10)) \
+        --bucket-cap-mb auto --eval-every -1 --checkpoint-at-end=no --run-dir "$out/one" >"$out/one.log" 2>&1 || true
+    part 'What more ranks would come to' predict \
+        "A prediction, not a measurement: from the times of one rank's layers, which ddp_train --bucket-cap-mb auto writes
+down, and what links of these rates would carry. The last table says what would help most." \
+        "$bench" predict --layers "$out/one/layers.json" --spread "$out/one/metrics.jsonl"
+fi
 
 printf '<p>The files beside this page have all numbers as JSON.</p>\n</body></html>\n' >>"$page"
 mv "$page" "$out/report.html"

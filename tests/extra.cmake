@@ -78,7 +78,7 @@ train_test(launch_files 60 launch_files)
 train_test(bench_allreduce 120 bench_allreduce)
 train_test(bench_predict 120 bench_predict)
 train_test(bench_scaling 200 bench_scaling)
-train_test(bench_report 200 bench_report)
+train_test(bench_report 300 bench_report)
 train_test(bench_overlap 120 bench_overlap)
 
 # cluster_test(NAME SECONDS SCRIPT ARGUMENT...): over hosts made of network namespaces; a part of run.sh of its own.

@@ -33,18 +33,18 @@ print(counts.get("h2", 0), counts.get("table", 0), counts.get("svg", 0), counts.
 PY
 }
 
-pictures=3
+pictures=4
 command -v gnuplot >/dev/null || pictures=0
 model='--model mlp --mlp-widths 16 --synthetic-train 4096'
 "$report" --quick --ranks 1 --train "$model" --out "$work/page" >"$work/said" 2>"$work/err" || fail "report: $(cat "$work/err")"
 equal 'what report.sh prints' "$(cat "$work/said")" "$work/page/report.html"
-equal 'headings, tables, pictures, failures' "$(page "$work/page/report.html" 2>&1)" "2 4 $pictures 0"
+equal 'headings, tables, pictures, failures' "$(page "$work/page/report.html" 2>&1)" "3 6 $pictures 0"
 grep -qF 'ddp_bench scaling --launcher mpirun --ranks 1' "$work/page/report.html" && pass || fail 'the command is not shown'
 
 code=0
-"$report" --quick --ranks 1 --train '--model no-such<model>' --out "$work/bad" >"$work/said" 2>"$work/err" || code=$?
+"$report" --quick --only scaling --ranks 1 --train '--model no-such<model>' --out "$work/bad" >"$work/said" 2>"$work/err" || code=$?
 equal 'exit status with a part that failed' "$code" 1
-equal 'headings, tables, pictures, failures' "$(page "$work/bad/report.html" 2>&1)" "2 2 $((pictures / 3)) 1"
+equal 'headings, tables, pictures, failures' "$(page "$work/bad/report.html" 2>&1)" "1 1 0 1"
 code=0
 "$report" --quick --rank 1 >"$work/said" 2>"$work/err" || code=$?
 equal 'exit status with a wrong argument' "$code" 2
