@@ -100,6 +100,7 @@ endforeach()
 cluster_test(hier_bytes 120 bytes)
 cluster_test(slurm_train 240 slurm_train)
 cluster_test(slurm_failures 240 slurm_failures)
+cluster_test(slurm_scaling 240 slurm_scaling)
 cluster_test(slurm_death 240 ../long/death --launcher srun 1 30 "2 4")
 
 # A program built by somebody else would need the same sanitizer.
