@@ -55,6 +55,9 @@ typedef struct ddp_cost_step {
     double backward;     /* how long that takes; no `ready` is later */
     /* One communication after the other. */
     const ddp_cost_curve *curve;
+    /* What follows for each bucket when all are through, and nothing hides; NULL: nothing. The best
+     * cut is sought without it, since it hardly depends on the cut. */
+    const ddp_cost_curve *publish;
     /* It goes on while the rank computes. false: the rank that needs it carries it out itself, so
      * nothing hides it. */
     bool hidden;
@@ -65,7 +68,7 @@ typedef struct ddp_cost_step {
  * is forgone here. */
 typedef struct ddp_cost_open {
     double comm;    /* all communications, one after the other */
-    double exposed; /* from the end of backward to that of the last one */
+    double exposed; /* from the end of backward to that of the last one, publications included */
     double end;     /* from the start of backward to the end of both */
 } ddp_cost_open;
 

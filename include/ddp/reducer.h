@@ -50,7 +50,8 @@ typedef ddp_status (*ddp_reducer_update_fn)(void *arg, ddp_range range, bool cou
 
 /* What a step's communication took on this rank, in nanoseconds. */
 typedef struct ddp_reducer_times {
-    int64_t comm_ns; /* sum over buckets: from all ranks' entry to completion */
+    int64_t comm_ns;    /* sum over buckets: from all ranks' entry to completion */
+    int64_t publish_ns; /* of that, of owned slices to everybody: after the last reduction */
     int64_t
         exposed_ns; /* spent waiting for communication after backward, or advancing it in between */
     int64_t update_ns; /* in the update callback */
@@ -122,10 +123,12 @@ DDP_CALL ddp_status ddp_reducer_gather(ddp_reducer *reducer, ddp_reducer_times *
 DDP_CALL ddp_status ddp_reducer_publish(ddp_reducer *reducer, float *buffer);
 
 /* Collective, without any reducer at hand: how long a bucket takes from its last gradient to its
- * sum, over its size, with these options on these ranks. For sizes up to `most` bytes, or until
- * half a second is spent. */
+ * sum, over its size, with these options on these ranks; and then until owned slices are
+ * everybody's, where sums go on aside: else that is part of the first. For sizes up to `most`
+ * bytes, or until half a second is spent. */
 DDP_CALL ddp_status ddp_reducer_time_sums(const ddp_reducer_opts *opts, ddp_device *device,
-                                          ddp_comm *comm, double most, ddp_cost_curve *curve_out);
+                                          ddp_comm *comm, double most, ddp_cost_curve *curve_out,
+                                          ddp_cost_curve *publish_out);
 
 #ifdef __cplusplus
 }

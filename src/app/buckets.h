@@ -24,6 +24,7 @@ struct ddpi_buckets {
     double forward, backward, update_per_byte;
     bool hidden;                        /* communication goes on while ranks compute */
     ddp_cost_curve curve;               /* a bucket's time over its size, beside computing */
+    ddp_cost_curve publish;             /* of owned slices, when all buckets are through */
     double stretch;                     /* that over the same with nothing beside it */
     ddpi_cut size;                      /* by size, as without measuring */
     ddpi_cut best;                      /* by the model */

@@ -103,7 +103,9 @@ static ddp_status measure_size(ddpi_run *run, ddpi_passes *passes, ddp_reducer *
     b->backward = times.backward;
     if (run->world == 1)
         return DDP_OK;
-    b->hidden = ddp_comm_works_aside(run->comm, ddp_reducer_grads(reducer), (size_t)b->bytes[0]);
+    b->hidden = ddp_comm_works_aside(run->comm, ddp_reducer_grads(reducer),
+                                     ddp_param_table_length(ddp_model_params(run->net.model)) *
+                                         sizeof(float));
     const double pass_seconds = times.seconds * (double)run->config.reducer.shards;
     /* What is not hidden would count as part of backward. */
     double *ready = NULL;
@@ -126,6 +128,7 @@ static ddp_cost_step step_of(const ddpi_buckets *b)
                            .ready = b->ready,
                            .backward = b->backward,
                            .curve = &b->curve,
+                           .publish = b->publish.count > 0 ? &b->publish : NULL,
                            .hidden = b->hidden};
 }
 
@@ -137,8 +140,10 @@ static void stretch_curve(ddpi_buckets *b)
     ddp_cost_curve *curve = &b->curve;
 
     b->stretch = alone > 0 ? fmax(1, fmin(most, b->stretch / alone)) : 1;
-    for (int i = 0; i < curve->count; i++)
+    for (int i = 0; i < curve->count; i++) {
         curve->points[i].seconds *= b->stretch;
+        b->publish.points[i].seconds *= b->stretch;
+    }
 }
 
 static ddp_status solve(ddpi_run *run)
@@ -162,14 +167,13 @@ static ddp_status solve(ddpi_run *run)
     return DDP_OK;
 }
 
-/* Steps differ by a few percent whatever their buckets are: within that, what was exposed says
- * more. */
+/* What is exposed says more than whole steps, which differ a little from pass to pass whatever
+ * their buckets are; but it must not have been paid for with slower computing. */
 static bool is_better(const ddpi_cut *best, const ddpi_cut *size)
 {
-    const double alike = 1.05;
+    const double alike = 1.02;
 
-    return best->seconds <= size->seconds ||
-           (best->seconds <= alike * size->seconds && best->exposed < size->exposed);
+    return best->exposed < size->exposed && best->seconds <= alike * size->seconds;
 }
 
 static ddp_status try_best(ddpi_run *run, ddpi_passes *passes)
@@ -204,7 +208,8 @@ static ddp_status choose(ddpi_run *run, ddpi_passes *passes)
     DDP_TRY(ddpi_buckets_time_update(run, &b->update_per_byte));
     if (run->world > 1)
         DDP_TRY(ddp_reducer_time_sums(opts, run->net.device, run->comm,
-                                      fmin(most, (double)flat * sizeof(float)), &b->curve));
+                                      fmin(most, (double)flat * sizeof(float)), &b->curve,
+                                      &b->publish));
     ddp_status st = open_reducer(run, &b->size, &reducer);
     if (st == DDP_OK)
         st = measure_size(run, passes, reducer);

@@ -21,7 +21,7 @@ static double start_of(const ddp_cost_step *step, double ready)
 
 ddp_cost_open ddp_cost_cut(const ddp_cost_step *step, const int *ends, int buckets)
 {
-    double end = 0;
+    double end = 0, publish = 0;
     ddp_cost_open open = {0};
 
     for (int b = 0, i = 0; b < buckets; b++) {
@@ -33,8 +33,10 @@ ddp_cost_open ddp_cost_cut(const ddp_cost_step *step, const int *ends, int bucke
         const double seconds = ddp_cost_seconds(step->curve, bytes);
         end = fmax(end, start_of(step, ready)) + seconds;
         open.comm += seconds;
+        publish += step->publish != NULL ? ddp_cost_seconds(step->publish, bytes) : 0;
     }
-    open.end = fmax(step->backward, end);
+    open.comm += publish;
+    open.end = fmax(step->backward, end) + publish;
     open.exposed = open.end - step->backward;
     return open;
 }
@@ -168,7 +170,9 @@ ddp_status ddp_cost_best_cut(const ddp_cost_step *step, double slack, const int 
     /* Sums in another order may differ in their last bits. */
     const double rounding = 1e-9 * step->backward;
     const double least = fmax(step->backward, earliest(&s));
-    const double known = other != NULL ? ddp_cost_cut(step, other, other_buckets).end : INFINITY;
+    ddp_cost_step bare = *step;
+    bare.publish = NULL;
+    const double known = other != NULL ? ddp_cost_cut(&bare, other, other_buckets).end : INFINITY;
     const double limit = fmax(least, fmin(least + slack, known)) + rounding;
     *buckets_out = fewest(&s, limit, ends);
     DDP_ASSERT(*buckets_out >= 1);
@@ -201,5 +205,11 @@ ddp_status ddp_cost_choose_cut(const ddp_cost_step *step, const int *other, int 
     DDP_TRY(best_with(step, margin, other, other_buckets, ends, buckets_out));
     if (ddp_cost_cut(step, ends, *buckets_out).end <= end)
         return DDP_OK;
-    return best_with(step, 1, other, other_buckets, ends, buckets_out);
+    DDP_TRY(best_with(step, 1, other, other_buckets, ends, buckets_out));
+    if (ddp_cost_cut(step, ends, *buckets_out).end <= end)
+        return DDP_OK;
+    *buckets_out = other_buckets;
+    for (int b = 0; b < other_buckets; b++)
+        ends[b] = other[b];
+    return DDP_OK;
 }

@@ -354,8 +354,9 @@ static ddp_status complete(ddp_reducer *r, float *buffer, ddp_reducer_times *tim
         const bucket *b = &r->buckets[i];
         for (int round = 0; round <= b->last; round++)
             r->times.comm_ns += ddp_work_span(&b->rounds[round], DDP_SPAN_BUCKET);
-        r->times.comm_ns += ddp_work_span(&b->publish, DDP_SPAN_PUBLISH);
+        r->times.publish_ns += ddp_work_span(&b->publish, DDP_SPAN_PUBLISH);
     }
+    r->times.comm_ns += r->times.publish_ns;
     *times_out = r->times;
     return DDP_OK;
 }

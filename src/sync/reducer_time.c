@@ -40,27 +40,38 @@ static double median(double *values, int count)
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
+/* Of a bucket: until it is reduced, and its publication where that comes later. */
+typedef struct bucket_time {
+    double reduce, publish;
+} bucket_time;
+
+/* What is carried out by the rank that waits has no later. */
 static ddp_status time_steps(ddp_comm *comm, ddp_reducer *reducer, ddp_param_table *table,
-                             int count, double *seconds_out)
+                             int count, bucket_time *time_out)
 {
-    double samples[MANY];
-    ddp_reducer_times times;
+    const size_t bytes = ddp_param_table_length(table) * sizeof(float);
+    const bool aside = ddp_comm_works_aside(comm, ddp_reducer_grads(reducer), bytes);
+    double reduce[MANY], publish[MANY];
+    ddp_reducer_times times, behind;
     for (int i = -1; i < count; i++) {
         DDP_TRY(ddp_comm_barrier(comm));
         const int64_t start = ddp_now_ns();
         DDP_TRY(ddp_reducer_begin(reducer, 0));
         DDP_TRY(ddp_param_grad_done(table, 0));
         DDP_TRY(ddp_reducer_gather(reducer, &times));
-        DDP_TRY(ddp_reducer_collect(reducer, &times));
-        if (i >= 0)
-            samples[i] = (double)(ddp_now_ns() - start) * 1e-9;
+        DDP_TRY(ddp_reducer_collect(reducer, &behind));
+        const int64_t later = aside ? times.publish_ns : 0;
+        if (i >= 0) {
+            reduce[i] = (double)(ddp_now_ns() - start - later) * 1e-9;
+            publish[i] = (double)later * 1e-9;
+        }
     }
-    *seconds_out = median(samples, count);
-    return ddp_comm_allreduce(comm, seconds_out, 1, DDP_F64, DDP_REDUCE_MAX, "time of a sum");
+    *time_out = (bucket_time){median(reduce, count), median(publish, count)};
+    return ddp_comm_allreduce(comm, time_out, 2, DDP_F64, DDP_REDUCE_MAX, "times of a sum");
 }
 
 static ddp_status time_sum(const ddp_reducer_opts *opts, ddp_device *device, ddp_comm *comm,
-                           double bytes, double *seconds_out)
+                           double bytes, bucket_time *time_out)
 {
     const double small = 1 << 20;
     ddp_param_table *table = NULL;
@@ -70,29 +81,34 @@ static ddp_status time_sum(const ddp_reducer_opts *opts, ddp_device *device, ddp
     if (st == DDP_OK)
         st = ddp_reducer_create(opts, table, device, comm, &reducer);
     if (st == DDP_OK)
-        st = time_steps(comm, reducer, table, bytes <= small ? MANY : FEW, seconds_out);
+        st = time_steps(comm, reducer, table, bytes <= small ? MANY : FEW, time_out);
     ddp_reducer_destroy(reducer);
     ddp_param_table_destroy(table);
     return st;
 }
 
 ddp_status ddp_reducer_time_sums(const ddp_reducer_opts *opts, ddp_device *device, ddp_comm *comm,
-                                 double most, ddp_cost_curve *curve_out)
+                                 double most, ddp_cost_curve *curve_out,
+                                 ddp_cost_curve *publish_out)
 {
     const double first = 4096, small = 1 << 20, budget = 0.5; /* bytes, bytes, seconds */
     ddp_cost_curve curve = {.ranks = ddp_comm_world(comm), .hosts = ddp_comm_node_count(comm)};
+    ddp_cost_curve publish = {.ranks = curve.ranks, .hosts = curve.hosts};
     ddp_reducer_opts alone = *opts;
-    double spent = 0, seconds = 0;
+    double spent = 0;
+    bucket_time time = {0};
     alone.shards = 1;
     alone.cuts = NULL;
     for (double bytes = first; bytes <= fmax(most, first); bytes *= 4) {
         /* All ranks have the same times. */
-        if (bytes > small && spent + 4 * seconds * (FEW + 1) > budget)
+        if (bytes > small && spent + 4 * (time.reduce + time.publish) * (FEW + 1) > budget)
             break;
-        DDP_TRY(time_sum(&alone, device, comm, bytes, &seconds));
-        spent += seconds * ((bytes <= small ? MANY : FEW) + 1);
-        ddp_cost_curve_add(&curve, bytes, seconds);
+        DDP_TRY(time_sum(&alone, device, comm, bytes, &time));
+        spent += (time.reduce + time.publish) * ((bytes <= small ? MANY : FEW) + 1);
+        ddp_cost_curve_add(&curve, bytes, time.reduce);
+        ddp_cost_curve_add(&publish, bytes, time.publish);
     }
     *curve_out = curve;
+    *publish_out = publish;
     return DDP_OK;
 }

@@ -109,6 +109,11 @@ static void cuts_cost_what_the_closed_forms_say(void **state)
     CHECK_NEAR(ddp_cost_cut(&step, one, 1).exposed, 0);
 
     curve = ddp_cost_curve_line(0, 200);
+    const ddp_cost_curve publish = ddp_cost_curve_line(0.1, 1000);
+    step.publish = &publish;
+    CHECK_NEAR(ddp_cost_cut(&step, each, 4).exposed, 0.5 + 4 * 0.1 + 0.4);
+    CHECK_NEAR(ddp_cost_cut(&step, each, 4).comm, 2 + 4 * 0.1 + 0.4);
+    step.publish = NULL;
     step.hidden = false;
     CHECK_NEAR(ddp_cost_cut(&step, each, 4).exposed, 2);
 }

@@ -67,7 +67,7 @@ typedef struct sleeper {
     ddp_device *device;
     ddp_comm *comm;
     ddp_param_table *table;
-    ddp_cost_curve curve;
+    ddp_cost_curve curve, publish;
     bool hidden;
     trial trials[2];
     double steps[MAX_STEPS], exposed[MAX_STEPS];
@@ -175,8 +175,8 @@ static ddp_status find_route(sleeper *s)
     ddp_reducer *reducer;
 
     DDP_TRY(ddp_reducer_create(&opts, s->table, s->device, s->comm, &reducer));
-    s->hidden =
-        ddp_comm_works_aside(s->comm, ddp_reducer_grads(reducer), (size_t)s->profile.bytes[0]);
+    s->hidden = ddp_comm_works_aside(s->comm, ddp_reducer_grads(reducer),
+                                     ddp_param_table_length(s->table) * sizeof(float));
     ddp_reducer_destroy(reducer);
     return DDP_OK;
 }
@@ -189,6 +189,7 @@ static ddp_status cut(sleeper *s)
                                 .ready = s->profile.ready,
                                 .backward = s->profile.backward,
                                 .curve = &s->curve,
+                                .publish = s->publish.count > 0 ? &s->publish : NULL,
                                 .hidden = s->hidden};
 
     size->name = "by size";
@@ -216,7 +217,8 @@ static ddp_status share_curve(sleeper *s)
         st = ddp_cost_curve_load(s->opts->curve, &s->curve);
     DDP_TRY(ddp_comm_agree(s->comm, st, "read the curve"));
     if (s->opts->curve == NULL)
-        DDP_TRY(ddp_reducer_time_sums(&opts, s->device, s->comm, most, &s->curve));
+        DDP_TRY(ddp_reducer_time_sums(&opts, s->device, s->comm, most, &s->curve, &s->publish));
+    DDP_TRY(ddp_comm_broadcast(s->comm, 0, &s->publish, sizeof s->publish));
     return ddp_comm_broadcast(s->comm, 0, &s->curve, sizeof s->curve);
 }
 
