@@ -1,27 +1,34 @@
 #!/usr/bin/env bash
 # run_restarts.sh - runs a training again from its last checkpoint when it fails, without a scheduler.
 #
-#   ./launch/run_restarts.sh [--max-restarts N] [--pause SECONDS] [--] COMMAND...
+#   ./launch/run_restarts.sh [--max-restarts N] [--pause SECONDS] [--hostfile FILE] [--] COMMAND...
 #   ./launch/run_restarts.sh --max-restarts 5 -- mpirun -np 4 build/ddp_train --run-dir runs/a --epochs 30
 #
 # The command gets --resume auto unless it says --resume itself, and needs --run-dir. Restarted is what fails:
 # not a run that has ended (0), whose options are wrong (2), or that was stopped and wants to go on later (3);
 # these statuses are handed on, and so is the last one when there are no restarts left. TERM, INT and USR1 are
 # passed on to the command, which saves and leaves with 3, and end the restarts. Before a restart, processes
-# of the run that are left on this host are killed, and segments of shared memory that Open MPI has left are
-# removed where no process uses them any more.
+# of the run that are left are killed, and segments of shared memory that Open MPI has left are removed where no
+# process uses them any more: on this host, and on those of --hostfile, which is the command's own unless said,
+# through ssh (DDP_RSH: another one). Hosts that do not answer are left alone: ranks end by themselves there, and
+# so do launchers (agent.sh).
 set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$here/hosts.sh"
 
 max=3
 pause=1
+hostfile=''
 while [ $# -gt 0 ]; do
     case $1 in
         --max-restarts) max=${2:?--max-restarts needs a number}; shift 2 ;;
         --max-restarts=*) max=${1#--max-restarts=}; shift ;;
         --pause) pause=${2:?--pause needs seconds}; shift 2 ;;
         --pause=*) pause=${1#--pause=}; shift ;;
+        --hostfile) hostfile=${2:?--hostfile needs a file}; shift 2 ;;
+        --hostfile=*) hostfile=${1#--hostfile=}; shift ;;
         --) shift; break ;;
-        --*) echo "run_restarts.sh: found \"$1\", expected --max-restarts, --pause or a command" >&2; exit 2 ;;
+        --*) echo "run_restarts.sh: found \"$1\", expected --max-restarts, --pause, --hostfile or a command" >&2; exit 2 ;;
         *) break ;;
     esac
 done
@@ -36,36 +43,57 @@ case " $* " in
     *) command+=(--resume auto) ;;
 esac
 
-# What marks the run's processes: they inherit it.
-export DDP_RESTARTS_ID="$$-$(date +%s%N)"
+# The command's list of hosts.
+for i in "${!command[@]}"; do
+    case ${command[i]} in
+        --hostfile | -hostfile | --machinefile | -machinefile) : "${hostfile:=${command[i + 1]:-}}" ;;
+        --hostfile=* | --machinefile=*) : "${hostfile:=${command[i]#*=}}" ;;
+    esac
+done
+hosts=()
+[ -z "$hostfile" ] || read_hosts "$hostfile" || exit 2
+
+# What marks the run's processes: they inherit it, and agent.sh takes it to other hosts.
+DDP_RESTARTS_ID="$$-$(date +%s%N)"
+export DDP_RESTARTS_ID
+if [ ${#hosts[@]} -gt 0 ]; then
+    [ -z "${OMPI_MCA_plm_rsh_agent:-}" ] || export DDP_RSH=${DDP_RSH:-$OMPI_MCA_plm_rsh_agent}
+    export OMPI_MCA_plm_rsh_agent=$here/agent.sh PRTE_MCA_plm_ssh_agent=$here/agent.sh
+    export HYDRA_LAUNCHER=ssh HYDRA_LAUNCHER_EXEC=$here/agent.sh
+fi
 
 say() { echo "run_restarts.sh: $*" >&2; }
 
-# Processes of this run on this host. The script itself was there before the mark.
-left_over() {
-    local dir
-    for dir in /proc/[0-9]*; do
-        if grep -zqxF "DDP_RESTARTS_ID=$DDP_RESTARTS_ID" "$dir/environ" 2>/dev/null; then
-            echo "${dir#/proc/}"
-        fi
-    done
-}
+# What is done on each host, in its own shell; says what it found. The script itself was there before the mark. A
+# segment that is just being made is not mapped yet.
+clean_host="id=DDP_RESTARTS_ID=$DDP_RESTARTS_ID"'
+pids=
+for dir in /proc/[0-9]*; do
+    if grep -zqxF "$id" "$dir/environ" 2>/dev/null; then pids="$pids ${dir#/proc/}"; fi
+done
+if [ -n "$pids" ]; then
+    echo "kills processes that are left:$pids"
+    kill -9 $pids 2>/dev/null
+    sleep 0.2
+fi
+find /dev/shm -maxdepth 1 -name "vader_segment.$(uname -n).*" -user "$(id -u)" -mmin +0.05 | while read -r file; do
+    if ! grep -qsF "$file" /proc/[0-9]*/maps; then
+        echo "removes $file"
+        rm -f "$file"
+    fi
+done'
 
 clean_up() {
-    local pids file
-    pids=$(left_over)
-    if [ -n "$pids" ]; then
-        say "kills processes that are left: $(echo $pids)"
-        kill -9 $pids 2>/dev/null || true
-        sleep 0.2
-    fi
-    # Another job's that is just being made is not mapped yet.
-    for file in $(find /dev/shm -maxdepth 1 -name "vader_segment.$(hostname).*" -user "$(id -u)" -mmin +0.05); do
-        if ! grep -qsF "$file" /proc/[0-9]*/maps; then
-            say "removes $file"
-            rm -f "$file"
-        fi
+    local host line
+    # What looks must not be among what it finds.
+    env -u DDP_RESTARTS_ID sh -c "$clean_host" | while IFS= read -r line; do say "$line"; done
+    for host in "${hosts[@]}"; do
+        is_here "$host" && continue
+        {
+            env -u DDP_RESTARTS_ID bash -c '. "$1" && on_host "$2" "$3"' _ "$here/hosts.sh" "$host" "$clean_host" 2>&1 || echo "does not answer: nothing is cleaned up there"
+        } | while IFS= read -r line; do say "$host: $line"; done &
     done
+    wait
 }
 
 stopping=

@@ -76,6 +76,6 @@ while [ -n "$told" ]; do # a signal ends the wait
     code=$?
 done
 kill $looker 2>/dev/null
-wait $looker
+wait $looker 2>/dev/null
 [ $? -ne 99 ] || code=1
 exit $code
