@@ -9,7 +9,7 @@
 #include "loopback_ranks.h"
 #include "sync/hook.h"
 
-enum { PARAMS = 5, STEPS = 4, MOST_WORLD = 4 };
+enum { PARAMS = 5, STEPS = 3, MOST_WORLD = 4 };
 
 /* ---- parameters in the layouts that plans choose ---- */
 
@@ -57,8 +57,8 @@ static inline ddp_status make_table(ddp_device *device, ddp_param_table **table_
 {
     DDP_TRY(ddp_param_table_create(table_out));
     DDP_TRY(add_plain(device, *table_out, "bias", (ddp_shape){1, {37}}));
-    DDP_TRY(add_plain(device, *table_out, "tall", (ddp_shape){2, {70, 300}}));
-    DDP_TRY(add_conv(device, *table_out, "blocks", 32, 48));
+    DDP_TRY(add_plain(device, *table_out, "tall", (ddp_shape){2, {24, 300}}));
+    DDP_TRY(add_conv(device, *table_out, "blocks", 32, 32));
     DDP_TRY(add_plain(device, *table_out, "wide", (ddp_shape){2, {12, 9}}));
     return add_conv(device, *table_out, "odd", 20, 6);
 }

@@ -127,21 +127,20 @@ static void run_worlds(job *j)
 {
     if (j->values == NULL)
         j->values = gradient;
-    for (int shared = 0; shared < 2; shared++)
-        for (int world = 1; world <= MOST_WORLD; world++)
-            for (int algo = 0; algo < 2; algo++) {
-                ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
-                comm.exit_on_failure = false;
-                comm.shared_memory = shared;
-                j->algo = algo == 0 ? DDP_CONV_GEMM : DDP_CONV_DIRECT;
-                CHECK_OK(run_ranks(&comm, world, run_rank, j));
-            }
+    for (int variant = 0; variant < 2; variant++)
+        for (int world = 1; world <= MOST_WORLD; world++) {
+            ddp_comm_opts comm = DDP_COMM_OPTS_DEFAULTS;
+            comm.exit_on_failure = false;
+            comm.shared_memory = variant == 0;
+            j->algo = variant == 0 ? DDP_CONV_GEMM : DDP_CONV_DIRECT;
+            CHECK_OK(run_ranks(&comm, world, run_rank, j));
+        }
 }
 
 static void powersgd_keeps_what_it_does_not_send(void **state)
 {
     (void)state;
-    for (int64_t rank = 1; rank <= 40; rank += 13) {
+    for (int64_t rank = 1; rank <= 40; rank += 39) {
         job j = {.ops = ddp_hook_powersgd(), .opts = DDP_HOOK_OPTS_DEFAULTS, .room = 2e-6};
         j.opts.rank = rank;
         j.opts.min_ratio = 0;
