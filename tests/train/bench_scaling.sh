@@ -30,6 +30,11 @@ cmp -s "$work/said" "$work/out/scaling.txt" && pass || fail "the text is not wha
 grep -q 'no-such-gnuplot is not here' "$work/said" && pass || fail "nothing said about gnuplot"
 equal 'directories of runs that are left' "$(find "$work/runs" -mindepth 1 -type d | wc -l)" 0
 
+# Within a scheduler's job of two tasks, which a rank that trains alone must not take itself for one of.
+SLURM_NTASKS=2 SLURM_PROCID=0 timeout 60 "$bench" scaling --ranks 2 --train "$model" --steps 2 --warmup 1 --repeats 1 --base alone \
+    --curve-time 0.001 --work-dir "$work/runs" >"$work/said" 2>"$work/err" || fail "in a job: $(cat "$work/err")"
+grep -qE '^\| synthetic \| +weak \| +2 ' "$work/said" && pass || fail "in a job: $(cat "$work/said")"
+
 # A launcher that makes no world, and a run that fails.
 printf '#!/bin/sh\nshift 2\nexec "$@"\n' >"$work/launcher"
 chmod +x "$work/launcher"

@@ -47,7 +47,8 @@ static const char doc[] =
     "Example: ddp_bench overlap --launcher 'mpirun --hostfile FILE' --train '--model "
     "resnet18-small --batch-per-rank 64 --bucket-cap-mb 10' --out report\n\n"
     "All times are the training's own spans; nothing else is measured. Communication counts as "
-    "hidden if no more of it is exposed than what backward is too short for, and a tenth of it.\n\n"
+    "hidden if no more of it is exposed than what backward is too short for, and a tenth of it. On "
+    "GPUs the main thread's spans say when the host gave the work, not when it was done.\n\n"
     "--out DIR writes overlap.txt, overlap.json and overlap.svg.";
 
 typedef struct bench {

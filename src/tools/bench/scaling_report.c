@@ -211,14 +211,18 @@ static ddp_status draw_efficiency(const ddpi_scaling_case *cases, int count, dou
                                   ddpi_bench_out *out)
 {
     ddpi_bench_series series[2 * MAX_LINES];
-    char titles[2 * MAX_LINES][TITLE_BYTES];
-    int n = 0;
+    char titles[2 * MAX_LINES][TITLE_BYTES], setup[128];
+    int n = 0, fewest = cases[0].ranks, most = fewest;
 
     for (int i = 0; i < count; i++) {
         values[3 * i] = cases[i].ranks;
         values[3 * i + 1] = percent(cases[i].split.efficiency);
         values[3 * i + 2] = percent(cases[i].split.ceiling);
+        fewest = cases[i].ranks < fewest ? cases[i].ranks : fewest;
+        most = cases[i].ranks > most ? cases[i].ranks : most;
     }
+    snprintf(setup, sizeof setup, "set logscale x 2\nset xrange [%g:%g]\nset yrange [0:110<*]\n",
+             fewest / 1.2, most * 1.2);
     for (int from = 0; from < count && n < 2 * MAX_LINES; n += 2) {
         int to = line_end(cases, count, from);
         const ddpi_bench_series line = {
@@ -237,7 +241,7 @@ static ddp_status draw_efficiency(const ddpi_scaling_case *cases, int count, dou
                                   .title = "Efficiency of training",
                                   .x = "ranks",
                                   .y = "efficiency, %",
-                                  .setup = "set logscale x 2\nset yrange [0:110]\n",
+                                  .setup = setup,
                                   .series = series,
                                   .series_count = n};
     return ddpi_bench_draw(out, &plot);
