@@ -5,6 +5,7 @@
  * that enters it owns the exit; later ones wait for it, so that only one cause is printed. */
 #include "ddp/status.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -13,9 +14,9 @@
 #include <unistd.h>
 
 #define MESSAGE_BYTES 2048
-/* How long the owner of the exit may take in its hook before another failed thread leaves instead.
+/* How long the owner of the exit may take in its hook: a file system may be gone with the network.
  */
-#define FATAL_WAIT_S 10
+#define FATAL_WAIT_S 5
 
 static _Thread_local char message[MESSAGE_BYTES];
 static _Thread_local ddp_rank_ctx rank_ctx = {.world = 1};
@@ -109,6 +110,26 @@ const ddp_rank_ctx *ddp_rank_ctx_get(void)
     return &rank_ctx;
 }
 
+static void end_late(int number)
+{
+    (void)number;
+    _exit(1);
+}
+
+/* The hook writes files, which may block for good; the exit then comes from a signal. */
+static void limit_exit(void)
+{
+    struct sigaction action = {.sa_handler = end_late, .sa_flags = SA_ONSTACK};
+    sigset_t late;
+
+    sigemptyset(&action.sa_mask);
+    sigemptyset(&late);
+    sigaddset(&late, SIGALRM);
+    (void)!sigaction(SIGALRM, &action, NULL);
+    (void)!pthread_sigmask(SIG_UNBLOCK, &late, NULL);
+    alarm(FATAL_WAIT_S);
+}
+
 /* Gives the calling thread the exit, or waits for the thread that has it. A hook that itself ends
  * up on the fatal path must not wait for itself. */
 static void own_exit(void)
@@ -122,6 +143,7 @@ static void own_exit(void)
         }
         _exit(1);
     }
+    limit_exit();
 }
 
 static void print_cause(const char *cause)

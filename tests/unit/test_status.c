@@ -1,5 +1,6 @@
 /* Messages, prefixes, rank contexts and the fatal path (in child processes). */
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -145,6 +146,34 @@ static void die_in_hook(void)
     ddp_fatal("first cause");
 }
 
+static void block(void *arg, const char *cause)
+{
+    (void)arg;
+    (void)cause;
+    for (;;)
+        pause();
+}
+
+/* As a file system that is gone blocks the hook. */
+static void *block_in_hook(void *arg)
+{
+    sigset_t all;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    set_ctx(block);
+    ddp_fatal("cause before a hook that blocks");
+    return arg;
+}
+
+static void die_in_blocked_hook(void)
+{
+    pthread_t thread;
+
+    pthread_create(&thread, NULL, block_in_hook, NULL);
+    pthread_join(thread, NULL);
+}
+
 static void *die_in_thread(void *arg)
 {
     ddp_fatal("cause of thread");
@@ -183,6 +212,15 @@ static void fatal_path(void **state)
     assert_non_null(strstr(text, "one == 2 does not hold"));
 }
 
+static void a_hook_that_blocks_does_not_keep_the_process(void **state)
+{
+    char text[1024];
+
+    (void)state;
+    assert_int_equal(run_child(die_in_blocked_hook, text, sizeof text), 1);
+    assert_non_null(strstr(text, "cause before a hook that blocks\n"));
+}
+
 static void one_cause_is_printed(void **state)
 {
     char text[1024];
@@ -205,6 +243,7 @@ int main(void)
         cmocka_unit_test(context_is_copied_and_reset),
         cmocka_unit_test(fatal_path),
         cmocka_unit_test(one_cause_is_printed),
+        cmocka_unit_test(a_hook_that_blocks_does_not_keep_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
