@@ -38,7 +38,7 @@ static const ddp_option scaling_options[] = {
      "'srun --mpi=pmix'"},
     {"base", DDP_OPT_CHOICE, AT(base), 0, 0, "busy|alone", NULL,
      "What efficiency refers to: one rank while copies of it keep the other cores as busy as the "
-     "ranks do, or one rank alone"},
+     "ranks do, or one rank alone (for GPUs, since copies would all take the first)"},
     {"copies", DDP_OPT_INT, AT(copies), 0, MAX_COPIES, NULL, "N",
      "At most so many copies; 0: the cores of this host divided by --threads"},
     {"steps", DDP_OPT_INT, AT(steps), 1, 100000, NULL, "N", "Steps of a run that count"},
