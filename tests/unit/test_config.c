@@ -134,6 +134,10 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--loss-scale 1024", "without --precision fp16");
     refused("--precision fp16 --loss-scale much", "expected dynamic or a number");
     refused("--precision fp16 --loss-scale 1e-5", "from 2^-14");
+    refused("--bucket-cap-mb 1x", "expected auto or a number from 0.001");
+    refused("--bucket-cap-mb 0", "expected auto or a number from 0.001");
+    refused("--bucket-cap-mb auto --exact", "with --exact, expected a number");
+    refused("--bucket-cap-mb auto --strategy naive", "expected ddp or sync");
     refused("--verify-grad --sync-bn", "statistics of each shard");
     refused("--verify-grad --eval-only --init-weights w", "one of them");
     refused("--verify-grad --verify-world 1 --exact", "one of them");
