@@ -4,6 +4,7 @@
 #define DDP_MARKS_H
 
 #include "ddp/device.h"
+#include "ddp/spans.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,6 +24,11 @@ DDP_CALL ddp_status ddp_marks_set(ddp_marks *marks, ddp_stream *stream, int kind
 /* When the stream has passed all marks: adds each interval to the time of its kind, of which there
  * are `kinds`. */
 DDP_CALL ddp_status ddp_marks_add(const ddp_marks *marks, int64_t *ns, int kinds);
+/* The same as spans on the stream: an interval of kind k is one of kind span_kinds[k], unless that
+ * is below 0. end's last mark, on the same stream, was passed at end_ns; without marks there,
+ * nothing is kept. */
+DDP_CALL ddp_status ddp_marks_spans(const ddp_marks *marks, const ddp_marks *end, int64_t end_ns,
+                                    const int *span_kinds);
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,7 @@
 #include "ddp/comm.h"
 #include "ddp/cost.h"
 #include "ddp/hook.h"
+#include "ddp/marks.h"
 #include "ddp/param.h"
 
 #ifdef __cplusplus
@@ -115,6 +116,11 @@ DDP_CALL ddp_status ddp_reducer_collect(ddp_reducer *reducer, ddp_reducer_times 
  * replay's works. */
 DDP_CALL ddp_status ddp_reducer_collect_replay(ddp_reducer *reducer, int64_t comm_ns,
                                                ddp_reducer_times *times_out);
+/* After either, with a lane: keeps the waits and updates of the main stream as spans. It had done
+ * everything at end_ns. */
+DDP_CALL ddp_status ddp_reducer_stream_spans(const ddp_reducer *reducer, int64_t end_ns);
+/* The marks that these come from; NULL without a lane. */
+DDP_API const ddp_marks *ddp_reducer_marks(const ddp_reducer *reducer);
 /* Collective, instead of finish, without an update callback: afterwards every rank has the sums of
  * all gradients. */
 DDP_CALL ddp_status ddp_reducer_gather(ddp_reducer *reducer, ddp_reducer_times *times_out);

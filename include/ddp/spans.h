@@ -34,6 +34,10 @@ typedef enum ddp_span_kind {
     DDP_SPAN_KINDS
 } ddp_span_kind;
 
+/* Added to a kind: what a device's main stream did then, while the thread that tells it did
+ * something else. */
+enum { DDP_SPAN_ON_STREAM = 1 << 8 };
+
 typedef struct ddp_span {
     int64_t begin_ns, end_ns;
     int32_t kind, id;
@@ -74,7 +78,7 @@ DDP_API const char *ddp_spans_track_name(ddp_spans *spans, int track);
  * most the last `capacity` of them; returns how many. */
 DDP_API size_t ddp_spans_read(ddp_spans *spans, int track, int64_t from_ns, ddp_span *spans_out,
                               size_t capacity);
-/* "forward", "bucket", ... */
+/* "forward", "bucket", ...; the same on a stream. */
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 
 #ifdef __cplusplus

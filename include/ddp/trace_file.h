@@ -23,7 +23,7 @@ DDP_CALL ddp_status ddp_trace_open(const ddp_trace_opts *opts, const char *path,
                                    ddp_trace_file **file_out);
 /* The rank that the tracks behind it belong to. */
 DDP_API void ddp_trace_rank(ddp_trace_file *file, int rank, const char *host);
-/* A track, numbered within its rank below 1000. Sorts the spans. Those that travel beside what the
+/* A track, numbered within its rank below 999. Sorts the spans. Those that travel beside what the
  * track does go to tracks of their own, so many that none has two at a time. */
 DDP_API void ddp_trace_track(ddp_trace_file *file, int track, const char *name, ddp_span *spans,
                              size_t count);

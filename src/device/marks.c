@@ -62,3 +62,23 @@ ddp_status ddp_marks_add(const ddp_marks *marks, int64_t *ns, int kinds)
     }
     return DDP_OK;
 }
+
+ddp_status ddp_marks_spans(const ddp_marks *marks, const ddp_marks *end, int64_t end_ns,
+                           const int *span_kinds)
+{
+    int64_t before_ns, after_ns;
+    if (end->count == 0 || marks->count == 0 || !ddp_spans_joined())
+        return DDP_OK;
+    const ddp_event *last = end->items[end->count - 1].event;
+    DDP_TRY(ddp_event_elapsed(marks->items[0].event, last, &before_ns));
+    for (int i = 1; i < marks->count; i++, before_ns = after_ns) {
+        const int kind = span_kinds[marks->items[i].kind];
+        after_ns = 0;
+        if (marks->items[i].event != last)
+            DDP_TRY(ddp_event_elapsed(marks->items[i].event, last, &after_ns));
+        if (kind >= 0)
+            ddp_spans_add((ddp_span_kind)(kind | DDP_SPAN_ON_STREAM), -1, -1, end_ns - before_ns,
+                          end_ns - after_ns, 0);
+    }
+    return DDP_OK;
+}

@@ -59,7 +59,9 @@ static const char *const names[DDP_SPAN_KINDS] = {
 
 const char *ddp_span_kind_name(ddp_span_kind kind)
 {
-    return (unsigned)kind < DDP_SPAN_KINDS ? names[kind] : "unknown";
+    const unsigned plain = (unsigned)kind & ~(unsigned)DDP_SPAN_ON_STREAM;
+
+    return plain < DDP_SPAN_KINDS ? names[plain] : "unknown";
 }
 
 /* ---- life ---- */

@@ -15,7 +15,7 @@
 #include "ddp/fs.h"
 #include "ddp/memory.h"
 
-enum { FIRST_LANE = 1000, MAX_LANES = 64, NAME_BYTES = 128 };
+enum { STREAM_TRACK = 999, FIRST_LANE = 1000, MAX_LANES = 64, NAME_BYTES = 128 };
 
 struct ddp_trace_file {
     ddp_trace_opts opts;
@@ -130,7 +130,7 @@ static void put_us(FILE *stream, const char *key, int64_t ns)
 
 static const char *name_of(const ddp_trace_file *f, const ddp_span *span, char text[NAME_BYTES])
 {
-    const ddp_span_kind kind = (ddp_span_kind)span->kind;
+    const ddp_span_kind kind = (ddp_span_kind)(span->kind & ~DDP_SPAN_ON_STREAM);
     const bool numbered = kind == DDP_SPAN_BUCKET || kind == DDP_SPAN_PUBLISH ||
                           ((kind == DDP_SPAN_WAIT || kind == DDP_SPAN_OPTIM) && span->id >= 0);
     const bool layer = kind == DDP_SPAN_LAYER_FORWARD || kind == DDP_SPAN_LAYER_BACKWARD;
@@ -224,13 +224,28 @@ static void put_travelling(ddp_trace_file *f, const ddp_span *spans, size_t coun
     }
 }
 
+static void put_stream(ddp_trace_file *f, const ddp_span *spans, size_t count)
+{
+    bool named = false;
+
+    for (size_t i = 0; i < count; i++) {
+        if ((spans[i].kind & DDP_SPAN_ON_STREAM) == 0)
+            continue;
+        if (!named)
+            put_track(f, STREAM_TRACK, "stream", 0);
+        named = true;
+        put_span(f, STREAM_TRACK, &spans[i]);
+    }
+}
+
 void ddp_trace_track(ddp_trace_file *f, int track, const char *name, ddp_span *spans, size_t count)
 {
-    DDP_ASSERT(track >= 0 && track < FIRST_LANE);
+    DDP_ASSERT(track >= 0 && track < STREAM_TRACK);
     qsort(spans, count, sizeof *spans, by_begin);
     put_track(f, track, name, track == 0 ? 0 : MAX_LANES + track);
     for (size_t i = 0; i < count; i++)
-        if (!travels(&spans[i]))
+        if (!travels(&spans[i]) && (spans[i].kind & DDP_SPAN_ON_STREAM) == 0)
             put_span(f, track, &spans[i]);
+    put_stream(f, spans, count);
     put_travelling(f, spans, count);
 }

@@ -125,6 +125,18 @@ static void collect_exact(ddp_strategy *s, ddpi_control_word *word)
     word->grad_sq = ddp_optim_grad_sq(s->optim);
 }
 
+/* On a device: when the main stream, which has just come to the end of the step, did what. */
+static ddp_status keep_stream(const ddp_strategy *s, int64_t end_ns)
+{
+    static const int kinds[MARK_KINDS] = {
+        [MARK_OTHER] = -1, [MARK_FORWARD] = DDP_SPAN_FORWARD, [MARK_BACKWARD] = DDP_SPAN_BACKWARD};
+    const ddp_marks *marks = ddp_reducer_marks(s->reducer);
+    if (ddp_device_is_host(s->device) || marks == NULL)
+        return DDP_OK;
+    DDP_TRY(ddp_marks_spans(s->marks, marks, end_ns, kinds));
+    return ddp_reducer_stream_spans(s->reducer, end_ns);
+}
+
 /* Waits for the step's end, and fills in what is known then. */
 static ddp_status collect(ddp_strategy *s, bool replayed, ddpi_control_word *word)
 {
@@ -137,6 +149,7 @@ static ddp_status collect(ddp_strategy *s, bool replayed, ddpi_control_word *wor
         DDP_TRY(ddp_optim_fetch(s->optim, stream));
     DDP_TRY(replayed ? ddpi_graphs_collect(s->graphs, &times)
                      : ddp_reducer_collect(s->reducer, &times));
+    DDP_TRY(keep_stream(s, ddp_now_ns()));
     DDP_TRY(ddp_marks_add(s->marks, ns, MARK_KINDS));
     word->times.forward_ns = ns[MARK_FORWARD];
     word->times.backward_ns = ns[MARK_BACKWARD];

@@ -398,6 +398,18 @@ ddp_status ddp_reducer_collect(ddp_reducer *r, ddp_reducer_times *times_out)
     return ddp_reducer_collect_replay(r, comm_ns, times_out);
 }
 
+ddp_status ddp_reducer_stream_spans(const ddp_reducer *r, int64_t end_ns)
+{
+    static const int kinds[MARK_KINDS] = {
+        [MARK_OTHER] = -1, [MARK_WAIT] = DDP_SPAN_WAIT, [MARK_UPDATE] = DDP_SPAN_OPTIM};
+    return r->lane ? ddp_marks_spans(r->marks, r->marks, end_ns, kinds) : DDP_OK;
+}
+
+const ddp_marks *ddp_reducer_marks(const ddp_reducer *r)
+{
+    return r->marks;
+}
+
 /* ---- life ---- */
 
 /* Two marks for each bucket, and what the rounds of the gate need. */

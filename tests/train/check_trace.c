@@ -1,5 +1,7 @@
 /* check_trace.c - whether a timeline is what it should be: check_trace FILE RANKS STEPS
- * BUCKET_BYTES overlap|none|any CLOCK_US.
+ * BUCKET_BYTES overlap|none|any CLOCK_US [stream|graph]. With stream,
+ * a device's stream has made each step's passes within the step; with graph, it alone has, and
+ * nothing is known of layers and buckets.
  *
  * Strict about form: every event's keys and their types, names for all tracks, spans that nest.
  * And about sense: each rank has each step with all its parts; buckets carry so many bytes a step
@@ -14,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_RANKS = 16, MAX_STEPS = 64, MAX_TRACKS = 2048, DEPTH = 16 };
+enum { MAX_RANKS = 16, MAX_STEPS = 64, MAX_TRACKS = 2048, DEPTH = 16, STREAM = 999 };
 
 enum {
     STEP,
@@ -41,7 +43,8 @@ typedef struct span {
 typedef struct step {
     int count[PARTS];
     int64_t bytes;
-    span backward, control;
+    int on_stream; /* forwards and backwards */
+    span whole, backward, control;
     int64_t overlap; /* of buckets with backward */
 } step;
 
@@ -58,6 +61,7 @@ static step found[MAX_RANKS][MAX_STEPS];
 static track tracks[MAX_RANKS][MAX_TRACKS];
 static bool named[MAX_RANKS];
 static int bad;
+static bool streams, graphs;
 
 static void complain(const char *fmt, ...)
 {
@@ -161,12 +165,18 @@ static int64_t common(span a, span b)
 }
 
 /* Spans of steps before the first whole one may reach into the file. */
-static void note(int64_t rank, int part, int64_t number, span s, int64_t bytes)
+static void note(int64_t rank, int part, int64_t number, span s, int64_t bytes, bool on_stream)
 {
     if (part == PARTS || number < first_step || number >= first_step + steps)
         return;
     step *st = &found[rank][number - first_step];
     st->count[part]++;
+    st->on_stream += on_stream && (part == FORWARD || part == BACKWARD);
+    if (part == STEP)
+        st->whole = s;
+    if (on_stream && (s.begin < st->whole.begin || s.end > st->whole.end))
+        complain("rank %d, step %" PRId64 ": the stream's %s lies outside", (int)rank, number,
+                 parts[part]);
     if (part == BACKWARD)
         st->backward = s;
     if (part == CONTROL)
@@ -205,7 +215,13 @@ static void check_span(const json_t *event, bool only_steps)
     if (!named[pid] || !tracks[pid][tid].named)
         complain("%s: its rank or track has no name", name);
     check_nesting(&tracks[pid][tid], s, name);
-    note(pid, part, number, s, bytes);
+    note(pid, part, number, s, bytes, tid == STREAM);
+}
+
+/* What only the host can tell. */
+static bool of_host(int part)
+{
+    return part == LAYER_FORWARD || part == LAYER_BACKWARD || part == BUCKET;
 }
 
 static void check_steps(int64_t bucket_bytes)
@@ -214,9 +230,13 @@ static void check_steps(int64_t bucket_bytes)
         for (int i = 0; i < steps; i++) {
             const step *st = &found[r][i];
             for (int p = 0; p < PARTS; p++)
-                if (st->count[p] < 1 || (p == STEP && st->count[p] > 1))
+                if ((st->count[p] < 1 && !(graphs && of_host(p))) ||
+                    (p == STEP && st->count[p] > 1))
                     complain("rank %d, step %" PRId64 ": %d times %s", r, first_step + i,
                              st->count[p], parts[p]);
+            if (st->on_stream != (streams ? 2 : 0))
+                complain("rank %d, step %" PRId64 ": %d passes on the stream", r, first_step + i,
+                         st->on_stream);
             if (bucket_bytes > 0 && st->bytes != bucket_bytes)
                 complain("rank %d, step %" PRId64 ": buckets of %" PRId64
                          " bytes, expected %" PRId64,
@@ -282,8 +302,10 @@ int main(int argc, char **argv)
 {
     static const char *const keys[] = {"displayTimeUnit", "traceEvents"};
     json_error_t error;
-    if (argc != 7)
+    if (argc != 7 && argc != 8)
         return 2;
+    streams = argc == 8;
+    graphs = streams && strcmp(argv[7], "graph") == 0;
     ranks = atoi(argv[2]);
     steps = atoi(argv[3]);
     json_t *root = json_load_file(argv[1], JSON_REJECT_DUPLICATES, &error);

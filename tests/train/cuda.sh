@@ -33,6 +33,16 @@ both resnet 2 2 1e-3 --model resnet18-small --sync-bn --batch-size 8 --lr 0.01 -
 CUSIM_DELAY_US=300 CUSIM_SEED=4 train late 2 --device cuda "${common[@]}" "${lenet[@]}"
 same_curve late lenet-cpu 5 1e-5
 
+# A timeline shows what the stream did, and when, beside what the host gave it; replayed steps too.
+for graph in on:graph off:stream; do
+    train "trace-$graph" 2 --device cuda "${common[@]}" "${lenet[@]}" --cuda-graph "${graph%:*}" --max-steps 9 \
+        --trace-steps 4 --first-bucket-mb 0.05 --bucket-cap-mb 0.1
+    if [ -n "${DDP_CHECK_TRACE:-}" ]; then
+        text=$("$DDP_CHECK_TRACE" "$work/trace-$graph/trace.json" 2 4 0 any 0 "${graph#*:}" 2>&1) && pass ||
+            fail "trace-$graph: $text"
+    fi
+done
+
 # What was saved from a GPU is what it computes with.
 train saved 2 --device cuda "${common[@]}" "${lenet[@]}" --save-weights "$work/saved.safetensors"
 launch 1 --device cuda "${common[@]}" --model lenet --quiet --run-dir "$work/again" --eval-only \
