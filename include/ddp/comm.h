@@ -145,7 +145,8 @@ DDP_CALL ddp_status ddp_comm_set_allreduce(ddp_comm *comm, ddp_allreduce_algo al
 DDP_CALL ddp_status ddp_comm_tune(ddp_comm *comm);
 typedef struct ddp_sum_trial {
     size_t bytes;
-    double flat_seconds, two_level_seconds; /* of a sum, by rank 0's clock */
+    double flat_seconds, two_level_seconds; /* of a sum, by rank 0's clock; the worse and the better
+                                               of two rounds */
     bool two_level;                         /* what sums of about this length are made by */
 } ddp_sum_trial;
 /* Local. What ddp_comm_tune() has found: length number index, from 0; false: there are no more. */

@@ -1,14 +1,15 @@
 /* tune.c - are sums over several nodes faster on two levels? Measured once, at the start.
  *
  * For one length of each class, some sums are made flat and on two levels. Rank 0's clock decides,
- * and its word goes to all. Flat has to be clearly faster: it crosses the links between nodes more
- * often, which a few sums over idle links do not show. Slow links end the trial early; what is not
- * measured then stays on two levels. Rank's thread only. */
+ * and its word goes to all. Flat has to be clearly faster, in its slower round too: it crosses the
+ * links between nodes more often, which a few sums over idle links do not show, and a link whose
+ * rate is limited lets the first bytes after a pause pass at once. Slow links end the trial early;
+ * what is not measured then stays on two levels. Rank's thread only. */
 #include "comm/comm_impl.h"
 #include "ddp/thread.h"
 
 #define NS_PER_S  1e9
-#define ROUNDS    2                    /* of each way in turn; the faster one counts */
+#define ROUNDS    2                    /* of each way in turn */
 #define BUDGET_NS ((int64_t)250000000) /* for all trials together */
 /* Of the time on two levels; below, flat is chosen. */
 #define CLEARLY_FASTER 0.8
@@ -23,12 +24,11 @@ static const trial trials[DDPI_TEAM_CLASSES] = {
 
 /* What rank 0 has found. seconds 0: not measured. */
 typedef struct findings {
-    double seconds[DDPI_TEAM_CLASSES][2]; /* flat, on two levels */
+    double seconds[DDPI_TEAM_CLASSES][2]; /* flat, the slower round; on two levels, the faster */
     int32_t two_level[DDPI_TEAM_CLASSES];
 } findings;
 
-/* Keeps the best time of a sum in *seconds, which may be 0: none yet. */
-static ddp_status time_sums(ddp_comm *comm, void *memory, const trial *t, double *seconds)
+static ddp_status time_sums(ddp_comm *comm, void *memory, const trial *t, double *seconds_out)
 {
     const size_t count = t->bytes / sizeof(float);
 
@@ -36,9 +36,7 @@ static ddp_status time_sums(ddp_comm *comm, void *memory, const trial *t, double
     const int64_t start_ns = ddp_now_ns();
     for (int i = 0; i < t->sums; i++)
         DDP_TRY(ddp_comm_allreduce(comm, memory, count, DDP_F32, DDP_REDUCE_SUM, "trial sums"));
-    const double took = (double)(ddp_now_ns() - start_ns) / t->sums / NS_PER_S;
-    if (*seconds <= 0 || took < *seconds)
-        *seconds = took;
+    *seconds_out = (double)(ddp_now_ns() - start_ns) / t->sums / NS_PER_S;
     return DDP_OK;
 }
 
@@ -72,7 +70,10 @@ static ddp_status measure(ddp_comm *comm, void *memory, findings *f)
         for (int turn = 0; turn < 2 * ROUNDS; turn++) {
             const bool two = turn % 2 != 0;
             comm->team->two_level[i] = two;
-            DDP_TRY(time_sums(comm, memory, &trials[i], &f->seconds[i][two]));
+            double seconds, *kept = &f->seconds[i][two];
+            DDP_TRY(time_sums(comm, memory, &trials[i], &seconds));
+            if (*kept <= 0 || (two ? seconds < *kept : seconds > *kept))
+                *kept = seconds;
         }
     }
     return DDP_OK;
