@@ -328,6 +328,26 @@ static ddp_status find_departure(const ddpi_watchdog *watchdog, message *m)
     return DDP_OK;
 }
 
+/* Several other hosts are silent, and none is heard: the link of this one is the likely cause. */
+static bool hears_nobody(const ddpi_watchdog *watchdog)
+{
+    const int local = ddpi_side_count(watchdog->opts.side);
+    ddpi_side_view first = {.present = false}, view;
+    bool several = false;
+
+    for (int i = local; i < view_count(watchdog); i++) {
+        view_get(watchdog, i, &view);
+        if (!view.present || view.left)
+            continue;
+        if (ddpi_net_silence_ns(watchdog->opts.net, i - local) <= SILENCE_NS)
+            return false;
+        several |= first.present && strcmp(first.host, view.host) != 0;
+        if (!first.present)
+            first = view;
+    }
+    return several;
+}
+
 static ddp_status find_late_work(const ddpi_watchdog *watchdog, int64_t now_ns, message *m)
 {
     pending_work work;
@@ -335,6 +355,8 @@ static ddp_status find_late_work(const ddpi_watchdog *watchdog, int64_t now_ns, 
 
     if (!oldest_pending(watchdog, &work) || now_ns < work.deadline_ns)
         return DDP_OK;
+    if (hears_nobody(watchdog))
+        append(m, "no other host is heard, is the link of this one cut? ");
     if (append_ranks(watchdog, &work, false, m) == 0 && append_ranks(watchdog, &work, true, m) == 0)
         append(m, "%s is not complete after %.1f s", describe(&work, text, sizeof text),
                seconds_since(work.submit_ns, now_ns));

@@ -65,10 +65,10 @@ case ${1:?the case} in
     link_cut_short) cut_short ;;
     link_cut_for_good)
         hosts_up 3 2
-        broken cut 40 'rank 2 on node1 .*nothing heard for .*rank 3 on node1' cluster_cut 1
+        broken cut 40 'rank 0 on node0: rank 2 on node1 .*nothing heard for .*rank 3 on node1' cluster_cut 1
         cluster_join 1
         # Where mpirun and rank 0 are: the others' ranks and launchers are alone.
-        broken alone 40 'rank 0 on node0: .*node1.*nothing heard for' cluster_cut 0
+        broken alone 40 'rank 0 on node0: no other host is heard.*rank 2 on node1.*nothing heard for' cluster_cut 0
         ;;
     host_killed)
         hosts_up 3 2
