@@ -13,7 +13,7 @@
 #   slurm_daemon I        starts a host's slurmd, again where it is dead
 #   slurm_left            cluster_left without Slurm's own daemons
 #
-# SLURM_TEST_KILL_WAIT (30) and SLURM_TEST_NODE_TIMEOUT (6): the seconds between TERM and KILL, and those after which
+# SLURM_TEST_KILL_WAIT (30) and SLURM_TEST_NODE_TIMEOUT (60): the seconds between TERM and KILL, and those after which
 # a node that does not answer is lost.
 
 slurm_can() {
@@ -57,7 +57,7 @@ InactiveLimit=0
 KillWait=${SLURM_TEST_KILL_WAIT:-30}
 MinJobAge=600
 SlurmctldTimeout=30
-SlurmdTimeout=${SLURM_TEST_NODE_TIMEOUT:-6}
+SlurmdTimeout=${SLURM_TEST_NODE_TIMEOUT:-60}
 SlurmdParameters=config_overrides
 NodeName=node[0-$((slurm_count - 1))] CPUs=$1 RealMemory=2000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO

@@ -59,6 +59,12 @@ slurm_queued_again "$job" lost
 slurm_start_again "$job"
 slurm_training lost
 cluster_kill 1
+for _ in $(seq 300); do
+    [ "$(cat "$work/lost/status")" = running ] || break
+    sleep 0.1
+done
+# Said instead of waited for: how soon Slurm finds it is not the matter here.
+slurm_run scontrol update NodeName=node1 State=DOWN Reason=lost
 slurm_await "$job" 60 PENDING || fail "node lost: $(cat "$work/lost.out")"
 equal 'node lost: status' "$(cat "$work/lost/status")" failed
 equal 'node lost: causes' "$(causes lost)" 1
@@ -69,5 +75,6 @@ equal 'node lost: the last life' "$(grep -c 'life [0-9]*: 2 ranks on node0, from
 slurm_as_undisturbed lost
 equal 'node lost: other jobs' "$(slurm_run squeue -h)x" x
 slurm_daemon 1
+slurm_run scontrol update NodeName=node1 State=RESUME 2>/dev/null || true # It may have done so itself.
 slurm_nodes 30 idle && pass || fail 'the node does not come back'
 finish
