@@ -3,15 +3,16 @@
 # headers outside their folder.
 . "$(dirname "$0")/lib.sh"
 
+code=$(mktemp)
+trap 'rm -f "$code"' EXIT
+without_comments $(sources src) >"$code"
+
 # ban PATTERN ALLOWED WHY: no call of it in src outside the files that match ALLOWED.
 ban() {
-    local file hits
-    for file in $(sources src); do
-        [[ $file =~ $2 ]] && continue
-        hits=$(without_comments "$file" | grep -nE "(^|[^_a-zA-Z0-9>.])($1)[[:space:]]*\(" || true)
-        [ -z "$hits" ] || complain "$file: $3
-$hits"
-    done
+    local hit
+    while IFS= read -r hit; do
+        [[ ${hit%%:*} =~ $2 ]] || complain "$hit: $3"
+    done < <(grep -E "^[^:]*:[0-9]*:(.*[^_a-zA-Z0-9>.])?($1)[[:space:]]*\(" "$code")
 }
 ban 'getenv|secure_getenv' '^src/(base/|comm/mpi/mpi_launch\.c$)' \
     'options come from config; only the launcher is asked elsewhere'
@@ -22,12 +23,10 @@ ban 'malloc|calloc|realloc|free|strdup|aligned_alloc|posix_memalign' '^src/base/
 
 # own HEADER ALLOWED: a foreign header outside its folder.
 own() {
-    local file
-    for file in $(sources src include benchmarks tests); do
-        [[ $file =~ $2 ]] && continue
-        ! grep -nE "^[[:space:]]*#[[:space:]]*include[[:space:]]*<$1" "$file" ||
-            complain "$file: includes $1 outside its folder"
-    done
+    local hit
+    while IFS= read -r hit; do
+        [[ ${hit%%:*} =~ $2 ]] || complain "$hit: includes $1 outside its folder"
+    done < <(sources src include benchmarks tests | xargs grep -nHE "^[[:space:]]*#[[:space:]]*include[[:space:]]*<$1")
 }
 own 'mpi\.h' '^(src/comm/mpi/|benchmarks/|tests/mpi/)'
 own '(oneapi/dnnl/)?dnnl' '^src/device/cpu/'

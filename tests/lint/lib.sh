@@ -19,9 +19,10 @@ verdict() {
     [ "$failures" -eq 0 ] || { printf '%s violations\n' "$failures"; exit 1; }
 }
 
-# without_comments FILE: the file with comments and the contents of strings blanked, lines kept.
+# without_comments FILE...: their lines as FILE:LINE:TEXT, with comments and the contents of strings blanked.
 without_comments() {
-    awk '{
+    awk 'FNR == 1 { in_comment = 0 }
+    {
         out = ""; n = length($0)
         for (i = 1; i <= n; i++) {
             two = substr($0, i, 2); c = substr($0, i, 1)
@@ -31,6 +32,6 @@ without_comments() {
             else if (two == "//") break
             else { if (c == "\"" || c == "\047") quote = c; out = out c }
         }
-        quote = ""; print out
-    }' "$1"
+        quote = ""; print FILENAME ":" FNR ":" out
+    }' "$@"
 }
