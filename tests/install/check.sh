@@ -39,5 +39,6 @@ mpirun -np 2 by-cmake/outside "${options[@]}" --run-dir mpi
 learns mpi
 mpirun -np 2 ./by-pkg-config "${options[@]}" --run-dir pkg
 learns pkg
-by-cmake/outside --help | grep -q 'small *one hidden layer' || { echo "--help lacks the model"; exit 1; }
+by-cmake/outside --help >help
+grep -q 'small *one hidden layer' help || { echo "--help lacks the model"; exit 1; }
 prefix/bin/ddp_train --version
