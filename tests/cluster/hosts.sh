@@ -31,7 +31,8 @@ until_true() {
     fail "not after 10 s: $*"
 }
 listens() { cluster_run 1 grep -q ':1B58 .* 0A ' /proc/net/tcp; } # port 7000
-runs() { cluster_left | grep -q -- "$1"; }
+# Reads to the end: a writer that nobody reads any more would fail the pipe.
+runs() { cluster_left | grep -- "$1" >/dev/null; }
 
 # hear NAME: host 1 waits for a word from host 0, and keeps it in a file.
 hear() {

@@ -21,7 +21,8 @@ json "$result" "[b['bytes'] for b in d['buckets']] == [b['bytes'] for b in d['sy
 json "$result" "all(b['ready_s'] <= b['start_s'] <= b['end_s'] for b in d['buckets'])"
 json "$result" "all(0 <= b['hidden_s'] <= b['took_s'] for b in d['buckets'])"
 json "$result" "all(b['hidden_s'] == 0 for b in d['sync']['buckets'])"
-json "$result" "all(0 < d['exposed_s'] <= d['exposed_mean_s'] < d['step_s'] and d['comm_s'] > 0 for d in (d, d['sync']))"
+# A rank that the communication thread put off the processor may not have waited at all. (Exact times: unit.bench_overlap.)
+json "$result" "all(0 <= d['exposed_s'] <= d['exposed_mean_s'] < d['step_s'] and d['comm_s'] > 0 for d in (d, d['sync']))"
 json "$result" "all(near(d['allowed_s'], max(0, d['comm_s'] - d['backward_s']) + d['comm_s'] / 10) for d in (d, d['sync']))"
 json "$result" "all(d['hidden'] == (d['exposed_s'] <= d['allowed_s']) for d in (d, d['sync']))"
 cmp -s "$work/said" "$work/out/overlap.txt" && pass || fail "the text is not what was printed"
