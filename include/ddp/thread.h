@@ -31,6 +31,12 @@ DDP_CALL ddp_status ddp_thread_start(ddp_thread *thread, const char *name, void 
 /* No effect on a thread that is not running. */
 DDP_API void ddp_thread_join(ddp_thread *thread);
 
+/* For a thread that works shortly and often beside others that compute: the calling thread's turns
+ * on a processor become short (100 us), for which the scheduler of Linux 6.12 and later lets it go
+ * first when it wakes, instead of after a turn of the others (some ms). It also sleeps to 1 us
+ * instead of 50. Needs no privilege; no effect where the kernel knows neither. */
+DDP_API void ddp_thread_short_turns(void);
+
 /* A mutex with a condition on the monotonic clock. */
 typedef struct ddp_monitor {
     pthread_mutex_t mutex;

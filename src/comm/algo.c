@@ -14,6 +14,11 @@
 
 /* Message libraries count in int; also keeps one message from filling their buffers. */
 #define MESSAGE_BYTES ((size_t)64 << 20)
+/* A segment is large enough to hide a message's latency, which includes the time that a thread
+ * waits for a processor (milliseconds beside a busy one), and short enough that a bucket is many.
+ */
+#define SEGMENTS          16
+#define SEGMENT_MIN_BYTES ((size_t)262144)
 /* Below, latency decides: few steps. Above, bandwidth: the ring sends least at a time. */
 #define TREE_BYTES ((size_t)4096)
 #define RHD_BYTES  ((size_t)65536)
@@ -24,6 +29,16 @@ ddp_range ddpi_algo_share(size_t count, int n, int index)
     size_t lo = i * share + (i < extra ? i : extra);
 
     return (ddp_range){lo, lo + share + (i < extra ? 1 : 0)};
+}
+
+size_t ddpi_algo_segment_bytes(const ddpi_algo *a)
+{
+    const size_t bytes = a->work->coll.count * ddp_dtype_bytes(a->work->coll.dtype);
+    const size_t part = bytes / SEGMENTS / DDP_ALIGN_BYTES * DDP_ALIGN_BYTES;
+
+    if (part < SEGMENT_MIN_BYTES)
+        return SEGMENT_MIN_BYTES;
+    return part < DDPI_SEGMENT_BYTES ? part : DDPI_SEGMENT_BYTES;
 }
 
 /* ---- reducing ---- */
@@ -96,6 +111,16 @@ ddp_status ddpi_algo_recv(ddpi_algo *a, int from, void *buf, size_t bytes, ddpi_
     return a->transport->recv_start(a->self, request);
 }
 
+/* Buckets travel while the rank computes, until it waits for one. Other works are waited for at
+ * once, and beside a device processors are free. */
+static bool is_aside(const ddpi_algo *a)
+{
+    const ddp_work *work = a->work;
+
+    return work->coll.bucket >= 0 && work->coll.stream == NULL &&
+           __atomic_load_n(&work->comm->awaited, __ATOMIC_RELAXED) == 0;
+}
+
 ddp_status ddpi_algo_wait(ddpi_algo *a, ddpi_request *requests, int count)
 {
     unsigned round = 0;
@@ -120,7 +145,7 @@ ddp_status ddpi_algo_wait(ddpi_algo *a, ddpi_request *requests, int count)
         if (moved)
             round = 0;
         DDP_TRY(ddpi_algo_check(a));
-        a->transport->idle(a->self, round++);
+        a->transport->idle(a->self, round++, is_aside(a));
     }
 }
 
@@ -134,7 +159,7 @@ ddp_status ddpi_algo_await(ddpi_algo *a, ddp_event *event)
         if (done)
             return DDP_OK;
         DDP_TRY(ddpi_algo_check(a));
-        a->transport->idle(a->self, round++);
+        a->transport->idle(a->self, round++, is_aside(a));
     }
 }
 
@@ -191,14 +216,15 @@ static ddp_status half_start(ddpi_algo *a, const ddpi_flow *flow, ddp_range *sen
                              half *h, void *scratch)
 {
     char *buf = a->work->coll.buf;
+    const size_t limit = ddpi_algo_segment_bytes(a);
 
     *h = (half){.used = send->lo < send->hi || recv->lo < recv->hi};
     if (recv->lo < recv->hi) {
-        h->recv = next_piece(&recv->lo, recv->hi, DDPI_SEGMENT_BYTES);
+        h->recv = next_piece(&recv->lo, recv->hi, limit);
         DDP_TRY(ddpi_algo_recv(a, flow->from, scratch, h->recv.hi - h->recv.lo, &h->requests[0]));
     }
     if (send->lo < send->hi) {
-        ddp_range piece = next_piece(&send->lo, send->hi, DDPI_SEGMENT_BYTES);
+        ddp_range piece = next_piece(&send->lo, send->hi, limit);
         DDP_TRY(ddpi_algo_send(a, flow->to, buf + piece.lo, piece.hi - piece.lo, &h->requests[1]));
     }
     return DDP_OK;

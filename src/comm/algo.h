@@ -11,9 +11,8 @@
 #include "comm/engine.h"
 #include "ddp/comm.h"
 
-/* Large enough to hide a message's latency, small enough that two stay in the second-level cache.
- */
-#define DDPI_SEGMENT_BYTES ((size_t)262144)
+/* The longest segment. */
+#define DDPI_SEGMENT_BYTES ((size_t)1048576)
 
 typedef struct ddpi_algo {
     int rank, world;
@@ -44,6 +43,9 @@ typedef struct ddpi_flow {
 } ddpi_flow;
 
 /* ---- building blocks (algo.c) ---- */
+
+/* The length of the work's segments in bytes, equal on all ranks; DDPI_SEGMENT_BYTES at most. */
+size_t ddpi_algo_segment_bytes(const ddpi_algo *a);
 
 /* Has the communicator failed, or the work's deadline passed? */
 DDP_INNER ddp_status ddpi_algo_check(ddpi_algo *a);

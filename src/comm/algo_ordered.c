@@ -109,7 +109,7 @@ ddp_status ddpi_algo_allreduce_ordered(ddpi_algo *a)
 
     ddpi_parts_list(coll, a->world, &parts);
     o.places = ddpi_parts_most(coll, a->world);
-    o.segment = DDPI_SEGMENT_BYTES / (((size_t)parts.n + 1) / 2) / DDP_ALIGN_BYTES *
+    o.segment = ddpi_algo_segment_bytes(a) / (((size_t)parts.n + 1) / 2) / DDP_ALIGN_BYTES *
                 DDP_ALIGN_BYTES / o.item_bytes;
     for (; o.at < longest; o.at += o.segment) {
         for (int place = 0; place < o.places; place++)

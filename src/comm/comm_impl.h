@@ -90,6 +90,7 @@ struct ddp_comm {
     int windows;              /* segments that the group knows */
     bool device_aware;        /* the backend's word: messages may lie in device memory */
     bool crowded;             /* the node has more ranks than processors */
+    int awaited;              /* __atomic; the rank's thread waits for the engine */
     int fail_state;           /* __atomic: enum in failure.c */
     bool heard; /* __atomic: the cause is another rank's, which tells it to everybody */
     ddp_status cause_status;

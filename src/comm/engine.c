@@ -12,7 +12,6 @@
 #include "comm/engine.h"
 
 #include <stdio.h>
-#include <sys/prctl.h>
 
 #include "comm/algo.h"
 #include "comm/comm_impl.h"
@@ -26,7 +25,6 @@
 #define WATCHDOG_GRACE (2000 * NS_PER_MS) /* its message says more than ours */
 #define HUB_GRACE      (300 * NS_PER_MS)  /* the same for rank 0's, which comes from another node */
 #define CHECK_ROUNDS   16                 /* waiting rounds between looks at slower things */
-#define TIMER_SLACK_NS 1000ul             /* the default of 50 us would double a short sleep */
 
 struct ddpi_engine {
     ddp_comm *comm;
@@ -161,7 +159,7 @@ static void *engine_main(void *arg)
     ddpi_engine *e = arg;
     bool stop = false;
 
-    (void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0);
+    ddp_thread_short_turns();
     while (!stop) {
         ddp_work *work = next_work(e, &stop);
         tell_failure(e);

@@ -37,8 +37,9 @@ typedef struct ddpi_transport {
     ddp_status (*test)(void *self, ddpi_request *request, bool *done_out);
     /* The library's own allreduce of coll->buf, in place. NULL: there is none. */
     ddp_status (*allreduce_start)(void *self, const ddp_coll *coll, ddpi_request *request);
-    /* Waits politely after round tests in vain; round 0 is the first. */
-    void (*idle)(void *self, unsigned round);
+    /* Waits politely after round tests in vain; round 0 is the first. aside: the rank computes
+     * meanwhile, and its threads need the processors. */
+    void (*idle)(void *self, unsigned round, bool aside);
     /* Another thread wants the engine's attention. NULL: not needed. */
     void (*wake)(void *self);
     /* Where a side channel does not reach all ranks; else all four are NULL. Hears and answers what

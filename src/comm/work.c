@@ -127,6 +127,7 @@ static void wait_engine(ddp_comm *comm, ddp_work *work)
 {
     unsigned spins = comm->crowded ? 0 : SPIN_ROUNDS;
 
+    __atomic_store_n(&comm->awaited, 1, __ATOMIC_RELAXED);
     for (unsigned round = 0; !is_done(work); round++) {
         bool mixed = comm->group != NULL && ddpi_shm_inflight(comm->group) > 0;
         if (mixed)
@@ -138,6 +139,7 @@ static void wait_engine(ddp_comm *comm, ddp_work *work)
         else
             ddpi_engine_sleep(comm->engine, work, mixed ? SHM_SLEEP_NS : SLEEP_NS);
     }
+    __atomic_store_n(&comm->awaited, 0, __ATOMIC_RELAXED);
 }
 
 static void wait_lane(ddp_comm *comm, ddp_work *work)

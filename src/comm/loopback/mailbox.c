@@ -213,12 +213,13 @@ static ddp_status test(void *self, ddpi_request *request, bool *done_out)
     return st;
 }
 
-static void idle(void *self, unsigned round)
+static void idle(void *self, unsigned round, bool aside)
 {
     ddpi_post_rank *own = self;
     box *b = &own->post->boxes[own->rank];
 
     (void)round;
+    (void)aside;
     ddp_monitor_lock(&b->monitor);
     int64_t limit_ns = b->first != NULL ? IDLE_DELAY_NS : IDLE_LIMIT_NS;
     if (b->arrivals == own->seen)
