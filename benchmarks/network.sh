@@ -10,8 +10,9 @@
 # also rows of what sends less. SCRIPT is a PyTorch script with the interface of torch_ddp.py, whose ranks run
 # in the same hosts over gloo; its step is batch / rate_median. Runs take turns, round by round.
 #
-# hidden: (comm - exposed) / min(comm, backward), what of the communication that fits behind backward is. The limit
-# is exposed <= max(0, comm - backward) + 10 % of comm.
+# exposed: what the rank waits for communication that waits for no other rank; with waiting: the slowest rank's, who
+# also waits for ranks that come later. hidden: (comm - exposed) / min(comm, backward), what of the communication that
+# fits behind backward is. The limit is exposed <= max(0, comm - backward) + 10 % of comm.
 # bytes: what the busier host sends for a step with 4 and 8 ranks on the two hosts, over the least possible,
 # 2(h-1)/h of the gradient's bytes; from two runs of different length; packets are cut as on a wire, so that
 # all headers count. Limit 1.08.
@@ -54,10 +55,10 @@ run() {
         { echo "network.sh: $ranks ranks ended with an error: $(cat "$work/out")" >&2; exit 1; }
 }
 
-# step_median KEY: of the steps' times, in ms.
+# step_median KEY [GROUP]: of the steps' times, in ms; GROUP ms_least: of the rank with the least.
 step_median() {
     grep '"kind":"step"' "$work/run/metrics.jsonl" | tail -n +$((warmup + 1)) |
-        sed -n "s/.*\"ms\":{[^}]*\"$1\":\([0-9.e+-]*\).*/\1/p" | median
+        sed -n "s/.*\"${2:-ms}\":{[^}]*\"$1\":\([0-9.e+-]*\).*/\1/p" | median
 }
 
 # theirs: the peer's step in ms.
@@ -89,6 +90,7 @@ times() {
                 # shellcheck disable=SC2086 # options
                 run 2 $((steps + warmup)) "$batch" ${variant#*|}
                 for key in step backward comm comm_exposed; do step_median $key >>"$work/$rate-$name-$key"; done
+                step_median comm_exposed ms_least >>"$work/$rate-$name-exposed"
             done
             [ -z "$peer" ] || { echo "round $round, $rate, peer" >&2; theirs >>"$work/$rate-peer-step"; }
         done
@@ -139,22 +141,22 @@ tables() {
     local rate variant name step hidden kept theirs ratio
     echo "$(machine_line); resnet18-small, global batch $batch, 2 hosts, 1 rank of 1 thread each, median of $rounds rounds"
     echo
-    echo "| link | buckets | step ms | backward | comm | exposed | hidden % of what fits | within the limit | PyTorch DDP step | ratio |"
-    echo "|---|---|---|---|---|---|---|---|---|---|"
+    echo "| link | buckets | step ms | backward | comm | exposed | with waiting | hidden % of what fits | within the limit | PyTorch DDP step | ratio |"
+    echo "|---|---|---|---|---|---|---|---|---|---|---|"
     for rate in $rates; do
         for variant in "${variants[@]}"; do
             name=${variant%%|*}
             step=$(of "$rate" "$name" step)
             read -r hidden kept <<<"$(verdict "$step" "$(of "$rate" "$name" backward)" "$(of "$rate" "$name" comm)" \
-                "$(of "$rate" "$name" comm_exposed)")"
+                "$(of "$rate" "$name" exposed)")"
             theirs=- ratio=-
             if [ -n "$peer" ]; then
                 theirs=$(of "$rate" peer step)
                 ratio=$(awk "BEGIN { printf \"%.2f\", $step / $theirs }")
             fi
-            printf '| %s | %s | %.0f | %.0f | %.0f | %.1f | %s | %s | %s | %s |\n' "$rate" "$name" "$step" \
-                "$(of "$rate" "$name" backward)" "$(of "$rate" "$name" comm)" "$(of "$rate" "$name" comm_exposed)" \
-                "$hidden" "$kept" "${theirs%.*}" "$ratio"
+            printf '| %s | %s | %.0f | %.0f | %.0f | %.1f | %.1f | %s | %s | %s | %s |\n' "$rate" "$name" "$step" \
+                "$(of "$rate" "$name" backward)" "$(of "$rate" "$name" comm)" "$(of "$rate" "$name" exposed)" \
+                "$(of "$rate" "$name" comm_exposed)" "$hidden" "$kept" "${theirs%.*}" "$ratio"
         done
     done
     echo
@@ -173,9 +175,10 @@ json() {
             name=${variant%%|*}
             [ -n "$first" ] || printf ','
             first=''
-            printf '{"link":"%s","buckets":"%s","step_ms":%s,"backward_ms":%s,"comm_ms":%s,"comm_exposed_ms":%s,"peer_step_ms":%s}' \
+            printf '{"link":"%s","buckets":"%s","step_ms":%s,"backward_ms":%s,"comm_ms":%s,"exposed_ms":%s,"comm_exposed_ms":%s,"peer_step_ms":%s}' \
                 "$rate" "$name" "$(of "$rate" "$name" step)" "$(of "$rate" "$name" backward)" \
-                "$(of "$rate" "$name" comm)" "$(of "$rate" "$name" comm_exposed)" "$theirs"
+                "$(of "$rate" "$name" comm)" "$(of "$rate" "$name" exposed)" \
+                "$(of "$rate" "$name" comm_exposed)" "$theirs"
         done
     done
     printf '],"bytes_over_least":{"4":%s,"8":%s}}\n' "$(cat "$work/bytes-4")" "$(cat "$work/bytes-8")"
