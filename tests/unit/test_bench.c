@@ -138,8 +138,32 @@ static void a_picture_without_gnuplot_is_a_script(void **state)
     assert_non_null(strstr(said, "no-such-gnuplot is not here"));
     assert_non_null(strstr(script, "$data0 << EOD\n1 2\n10 NaN\n100 3\nEOD\n"));
     assert_non_null(strstr(script, "set logscale x\n"));
-    assert_non_null(strstr(script, "plot $data0 using 1:2 with lines title \"ring\"\n"));
+    assert_non_null(strstr(script, "plot $data0 using 1:2 with lines title 'ring'\n"));
     free(said);
+    free(script);
+    CHECK_OK(ddp_fs_remove_tree(dir));
+}
+
+/* Names of models come from files, and gnuplot runs what it finds between backquotes. */
+static void no_text_is_a_command_of_gnuplots(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/ddp-bench-XXXXXX", ran[256], title[600];
+    assert_non_null(mkdtemp(dir));
+    snprintf(ran, sizeof ran, "%s/ran", dir);
+    snprintf(title, sizeof title, "`touch %s`\"; system('touch %s')\nit's \\", ran, ran);
+    ddpi_bench_series line = *plot.series;
+    ddpi_bench_plot hostile = plot;
+    line.title = hostile.title = hostile.x = hostile.y = title;
+    hostile.series = &line;
+    hostile.series_count = 1;
+    ddpi_bench_out out = {.dir = dir, .gnuplot = "gnuplot"};
+    CHECK_OK(ddpi_bench_out_open(&out, "numbers"));
+    CHECK_OK(ddpi_bench_draw(&out, &hostile));
+    CHECK_OK(ddpi_bench_out_close(&out));
+    assert_false(ddp_fs_exists(ran));
+    char *script = read_file(dir, "picture.gp");
+    assert_non_null(strstr(script, "') it''s \\'\n"));
     free(script);
     CHECK_OK(ddp_fs_remove_tree(dir));
 }
@@ -180,6 +204,7 @@ int main(void)
         cmocka_unit_test(lists_of_numbers_are_read_or_refused),
         cmocka_unit_test(tables_are_aligned_and_markdown),
         cmocka_unit_test(a_picture_without_gnuplot_is_a_script),
+        cmocka_unit_test(no_text_is_a_command_of_gnuplots),
         cmocka_unit_test(gnuplot_draws_or_its_failure_is_told),
         cmocka_unit_test(without_out_nothing_is_written),
     };

@@ -26,22 +26,38 @@ static void write_series(FILE *file, const ddpi_bench_series *series, int number
     fprintf(file, "EOD\n");
 }
 
+/* What stands in a picture may come from a file, and gnuplot runs commands that it finds between
+ * backquotes. Between single quotes it finds none, and knows no other escape than a second one. */
+static void write_text(FILE *file, const char *before, const char *text)
+{
+    fprintf(file, "%s'", before);
+    for (; *text != 0; text++) {
+        if (*text == '\'')
+            fputc('\'', file);
+        fputc((unsigned char)*text < ' ' ? ' ' : *text, file);
+    }
+    fputc('\'', file);
+}
+
 static void write_script(FILE *file, const ddpi_bench_plot *plot)
 {
     fprintf(file, "# gnuplot %s.gp makes %s.svg\n", plot->name, plot->name);
     fprintf(file,
             "set terminal svg size 900,560 font 'sans-serif,13' background rgb 'white' noenhanced\n"
-            "set output '%s.svg'\n"
-            "set title \"%s\"\nset xlabel \"%s\"\nset ylabel \"%s\"\n"
-            "set grid\nset key outside right top vertical\n%s",
-            plot->name, plot->title, plot->x, plot->y, plot->setup != NULL ? plot->setup : "");
+            "set output '%s.svg'\n",
+            plot->name);
+    write_text(file, "set title ", plot->title);
+    write_text(file, "\nset xlabel ", plot->x);
+    write_text(file, "\nset ylabel ", plot->y);
+    fprintf(file, "\nset grid\nset key outside right top vertical\n%s",
+            plot->setup != NULL ? plot->setup : "");
     for (int i = 0; i < plot->series_count; i++)
         write_series(file, &plot->series[i], i);
     for (int i = 0; i < plot->series_count; i++) {
         const ddpi_bench_series *series = &plot->series[i];
         fprintf(file, "%s $data%d %s", i == 0 ? "plot" : ", \\\n    ", i, series->style);
         if (series->title != NULL)
-            fprintf(file, " title \"%s\"", series->title);
+            write_text(file, " title ", series->title);
         else
             fprintf(file, " notitle");
     }

@@ -298,7 +298,9 @@ static ddp_status split_names(bench *b)
                         b->opts.datasets);
     snprintf(b->data_text, sizeof b->data_text, "%s", b->opts.datasets);
     for (char *name; (name = strsep(&rest, ",")) != NULL;) {
-        if (name[0] == 0 || strchr(name, ' ') != NULL || b->data_count == DDPI_SCALING_MAX_DATA)
+        /* Quotes would mean something to gnuplot. */
+        if (name[0] == 0 || strpbrk(name, " \"'`\\\n") != NULL ||
+            b->data_count == DDPI_SCALING_MAX_DATA)
             return DDP_FAIL(DDP_ERR_USAGE,
                             "option --datasets: found \"%s\", expected 1 to %d names, with commas "
                             "between them",
