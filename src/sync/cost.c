@@ -8,6 +8,9 @@
 #include "ddp/memory.h"
 
 enum { CURVE_FILE_BYTES = 1 << 20 };
+/* Of a point in a file: what follows from it is then finite. */
+#define MAX_BYTES   1e15
+#define MAX_SECONDS 1e6
 
 /* The first point that is not smaller; count if there is none. */
 static int place_of(const ddp_cost_curve *curve, double bytes)
@@ -75,11 +78,14 @@ static ddp_status read_point(const ddp_json *item, const char *what, size_t inde
 {
     double bytes, seconds;
 
-    if (!ddp_json_as_number(ddp_json_get(item, "bytes"), &bytes) || !(bytes >= 0) ||
-        !ddp_json_as_number(ddp_json_get(item, "seconds"), &seconds) || !(seconds >= 0))
+    if (!ddp_json_as_number(ddp_json_get(item, "bytes"), &bytes) ||
+        !(bytes >= 0 && bytes <= MAX_BYTES) ||
+        !ddp_json_as_number(ddp_json_get(item, "seconds"), &seconds) ||
+        !(seconds >= 0 && seconds <= MAX_SECONDS))
         return DDP_FAIL(DDP_ERR_FORMAT,
-                        "%s: points[%zu]: expected numbers bytes and seconds of 0 or more", what,
-                        index);
+                        "%s: points[%zu]: expected numbers bytes, from 0 to %g, and seconds, from "
+                        "0 to %g",
+                        what, index, MAX_BYTES, MAX_SECONDS);
     ddp_cost_curve_add(curve, bytes, seconds);
     return DDP_OK;
 }

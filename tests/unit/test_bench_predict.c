@@ -192,6 +192,52 @@ static void a_profile_is_read_with_care(void **state)
     unlink(path);
 }
 
+/* Whatever is accepted gives finite times: no NaN in a table, and no infinite sum that looks like
+ * none. */
+static void numbers_that_no_machine_has_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *forward, *bytes, *expected;
+    } cases[] = {
+        {"m", "1e308", "4", "\"forward\", a number from 0 to 1e+06"},
+        {"m", "-1", "4", "\"forward\""},
+        {"m", "0", "4", "a forward or a backward that takes time"},
+        {"m", "1", "1e308", "\"bytes\", a number from 0 to 1e+15"},
+    };
+    char path[] = "/tmp/ddp-predict-XXXXXX", text[512];
+    ddpi_profile p;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    const char *form = "{\"model\":\"%s\",\"forward\":%s,\"backward\":0,\"update_per_byte\":0,"
+                       "\"layers\":[{\"bytes\":%s,\"ready\":0}]}";
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(text, sizeof text, form, cases[i].model, cases[i].forward, cases[i].bytes);
+        CHECK_OK(ddp_fs_write_atomic(path, text, strlen(text)));
+        CHECK_FAILS(ddpi_profile_load(path, &p), DDP_ERR_FORMAT, cases[i].expected);
+    }
+    /* 31 characters of two bytes are as many as there is room for. */
+    char name[81] = "";
+    for (int i = 0; i < 40; i++)
+        strcat(name, "\xc3\xa9");
+    snprintf(text, sizeof text, form, name, "1", "4");
+    CHECK_OK(ddp_fs_write_atomic(path, text, strlen(text)));
+    CHECK_OK(ddpi_profile_load(path, &p));
+    assert_int_equal(strlen(p.model), 62);
+    ddpi_profile_free(&p);
+    snprintf(text, sizeof text, form, "a\\u001bb", "1", "4");
+    CHECK_OK(ddp_fs_write_atomic(path, text, strlen(text)));
+    CHECK_OK(ddpi_profile_load(path, &p));
+    assert_string_equal(p.model, "a?b");
+    ddpi_profile_free(&p);
+    ddp_cost_curve curve;
+    const char *far = "{\"points\":[{\"bytes\":8,\"seconds\":1},{\"bytes\":9,\"seconds\":1e300}]}";
+    CHECK_OK(ddp_fs_write_atomic(path, far, strlen(far)));
+    CHECK_FAILS(ddp_cost_curve_load(path, &curve), DDP_ERR_FORMAT, "points[1]");
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +248,7 @@ int main(void)
         cmocka_unit_test(the_slowest_of_many_is_the_normal_order_statistic),
         cmocka_unit_test(steps_add_up),
         cmocka_unit_test(a_profile_is_read_with_care),
+        cmocka_unit_test(numbers_that_no_machine_has_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include "ddp/memory.h"
 
 enum { METRICS_BYTES = 64 << 20 };
+#define MAX_SPREAD 100.0 /* of a measured one */
 
 #define AT(field) offsetof(ddpi_predict_opts, field)
 static const ddp_option scene_options[] = {
@@ -75,6 +76,13 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static int fewer_first(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
 /* The deviation of normal numbers with this median distance from the median; outliers, which are
  * other programs' doing, have no weight. */
 static double deviation(double *values, int count)
@@ -132,6 +140,8 @@ static ddp_status measure_spread(const char *path, double *spread_out)
                       count, WARM_UP, LEAST);
     if (st == DDP_OK)
         *spread_out = deviation(values, count);
+    if (st == DDP_OK && !(*spread_out >= 0 && *spread_out <= MAX_SPREAD))
+        st = DDP_FAIL(DDP_ERR_FORMAT, "%s: the times of its steps do not belong together", path);
     ddp_free(values);
     ddp_free(text);
     return st;
@@ -215,6 +225,7 @@ static ddp_status read_all(ddpi_prediction *p)
     if (p->opts.layers == NULL)
         return DDP_FAIL(DDP_ERR_USAGE, "option --layers: expected a file of layers' times");
     DDP_TRY(ddpi_bench_numbers(&list, p->opts.ranks, p->ranks, &p->rank_count));
+    qsort(p->ranks, (size_t)p->rank_count, sizeof *p->ranks, fewer_first);
     DDP_TRY(read_cap(p));
     DDP_TRY(read_spread(p));
     DDP_TRY(read_links(p));

@@ -1,21 +1,39 @@
 /* predict_step.c - a rank's profile, and the step of many ranks that follows from it. */
 #include <math.h>
-#include <stdio.h>
+#include <string.h>
 
 #include "ddp/fs.h"
 #include "ddp/memory.h"
 #include "tools/bench/predict.h"
 
-enum { PROFILE_BYTES = 16 << 20, MAX_LAYERS = 100000, DRAWS = 256 };
+/* The best cut takes time and memory with the square of the layers. */
+enum { PROFILE_BYTES = 16 << 20, MAX_LAYERS = 4096, DRAWS = 256 };
+#define MAX_SECONDS 1e6
+#define MAX_BYTES   1e15
 
 /* ---- profiles ---- */
 
-static ddp_status number_of(const ddp_json *object, const char *key, const char *path,
+/* Sums of what is accepted are finite: 11 days for a layer, and a petabyte. */
+static ddp_status number_of(const ddp_json *object, const char *key, double limit, const char *path,
                             double *value_out)
 {
-    if (ddp_json_as_number(ddp_json_get(object, key), value_out) && *value_out >= 0)
+    if (ddp_json_as_number(ddp_json_get(object, key), value_out) && *value_out >= 0 &&
+        *value_out <= limit)
         return DDP_OK;
-    return DDP_FAIL(DDP_ERR_FORMAT, "%s: expected \"%s\", a number of 0 or more", path, key);
+    return DDP_FAIL(DDP_ERR_FORMAT, "%s: expected \"%s\", a number from 0 to %g", path, key, limit);
+}
+
+/* As much of a name as there is room for; a character of several bytes is not cut. */
+static void copy_name(const char *name, char *copy, size_t room)
+{
+    size_t bytes = strlen(name);
+
+    if (bytes >= room)
+        for (bytes = room - 1; bytes > 0 && ((unsigned char)name[bytes] & 0xc0) == 0x80;)
+            bytes--;
+    for (size_t i = 0; i < bytes; i++)
+        copy[i] = (unsigned char)name[i] < ' ' || name[i] == 0x7f ? '?' : name[i];
+    copy[bytes] = 0;
 }
 
 static ddp_status read_layers(const ddp_json *layers, const char *path, ddpi_profile *profile)
@@ -24,8 +42,8 @@ static ddp_status read_layers(const ddp_json *layers, const char *path, ddpi_pro
     DDP_TRY(DDP_ALLOC(profile->ready, (size_t)profile->count));
     for (int i = 0; i < profile->count; i++) {
         const ddp_json *layer = ddp_json_at(layers, (size_t)i);
-        DDP_TRY(number_of(layer, "bytes", path, &profile->bytes[i]));
-        DDP_TRY(number_of(layer, "ready", path, &profile->ready[i]));
+        DDP_TRY(number_of(layer, "bytes", MAX_BYTES, path, &profile->bytes[i]));
+        DDP_TRY(number_of(layer, "ready", MAX_SECONDS, path, &profile->ready[i]));
         if (profile->ready[i] > profile->backward)
             return DDP_FAIL(DDP_ERR_FORMAT, "%s: layer %d is ready at %g s, after backward's %g",
                             path, i, profile->ready[i], profile->backward);
@@ -44,11 +62,14 @@ static ddp_status read_profile(const ddp_json *object, const char *path, ddpi_pr
         return DDP_FAIL(DDP_ERR_FORMAT, "%s: expected \"layers\", a list of 1 to %d", path,
                         MAX_LAYERS);
     (void)ddp_json_as_string(ddp_json_get(object, "model"), &model);
-    snprintf(profile->model, sizeof profile->model, "%s", model);
+    copy_name(model, profile->model, sizeof profile->model);
     profile->count = (int)count;
-    DDP_TRY(number_of(object, "forward", path, &profile->forward));
-    DDP_TRY(number_of(object, "backward", path, &profile->backward));
-    DDP_TRY(number_of(object, "update_per_byte", path, &per_byte));
+    DDP_TRY(number_of(object, "forward", MAX_SECONDS, path, &profile->forward));
+    DDP_TRY(number_of(object, "backward", MAX_SECONDS, path, &profile->backward));
+    DDP_TRY(number_of(object, "update_per_byte", 1, path, &per_byte));
+    if (!(profile->forward + profile->backward > 0))
+        return DDP_FAIL(DDP_ERR_FORMAT, "%s: expected a forward or a backward that takes time",
+                        path);
     DDP_TRY(read_layers(layers, path, profile));
     for (int i = 0; i < profile->count; i++)
         all += profile->bytes[i];
