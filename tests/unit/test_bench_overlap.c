@@ -155,6 +155,21 @@ static void spans_are_read_from_trace_events(void **state)
     near(t.spans[0].end, 1510.75e-6);
     assert_true(t.spans[1].main && t.spans[1].kind == DDP_SPAN_WAIT && t.spans[1].id == -1);
     ddp_free(t.spans);
+    static const char *const impossible[] = {
+        "\"pid\":65536,\"ts\":5,\"dur\":1,\"args\":{\"step\":1,\"id\":1}",
+        "\"pid\":0,\"ts\":5,\"dur\":-1,\"args\":{\"step\":1,\"id\":1}",
+        "\"pid\":0,\"ts\":5,\"dur\":1e300,\"args\":{\"step\":1,\"id\":1}",
+        "\"pid\":0,\"ts\":-1e300,\"dur\":1,\"args\":{\"step\":1,\"id\":1}",
+        "\"pid\":0,\"ts\":5,\"dur\":1,\"args\":{\"step\":1,\"id\":-2}",
+        "\"pid\":0,\"ts\":5,\"dur\":1,\"args\":{\"step\":1,\"id\":4294967297}",
+        "\"pid\":0,\"ts\":5,\"dur\":1,\"args\":{\"step\":1,\"id\":1,\"bytes\":-1}"};
+    for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++) {
+        char event[256];
+        snprintf(event, sizeof event, "{\"ph\":\"X\",\"cat\":\"bucket\",\"tid\":0,%s}",
+                 impossible[i]);
+        write_trace(path, event);
+        CHECK_FAILS(ddpi_overlap_read(path, &t), DDP_ERR_FORMAT, "is not one of ddp_train's");
+    }
     write_trace(path, "{\"ph\":\"X\",\"name\":\"alien\",\"ts\":1,\"dur\":1}");
     CHECK_FAILS(ddpi_overlap_read(path, &t), DDP_ERR_FORMAT, "event 0 is not one of ddp_train's");
     CHECK_OK(ddp_fs_write_atomic(path, "{}", 2));
@@ -163,12 +178,28 @@ static void spans_are_read_from_trace_events(void **state)
     CHECK_FAILS(ddpi_overlap_read(path, &t), DDP_ERR_IO, "trace.json");
 }
 
+static void numbers_that_do_not_fit_the_trace_are_refused(void **state)
+{
+    (void)state;
+    ddpi_overlap_trace t = {0};
+    ddpi_overlap o;
+    add(&t, 0, DDP_SPAN_STEP, 0, 1, 0, 40);
+    add(&t, 0, DDP_SPAN_BACKWARD, -1, 1, 10, 30); /* of no shard */
+    add(&t, 0, DDP_SPAN_BUCKET, 0, 1, 16, 24);
+    CHECK_FAILS(ddpi_overlap_measure(&t, 1, &o), DDP_ERR_FORMAT, "no complete step");
+    add(&t, 0, DDP_SPAN_BUCKET, 1 << 20, 1, 16, 24);
+    CHECK_FAILS(ddpi_overlap_measure(&t, 1, &o), DDP_ERR_FORMAT,
+                "a bucket 1048576, but 4 spans in all");
+    ddp_free(t.spans);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spans_become_times_of_buckets),
         cmocka_unit_test(waiting_while_a_bucket_travels_hides_nothing),
         cmocka_unit_test(more_communication_than_backward_may_be_exposed),
+        cmocka_unit_test(numbers_that_do_not_fit_the_trace_are_refused),
         cmocka_unit_test(spans_are_read_from_trace_events),
         cmocka_unit_test(steps_that_lack_something_do_not_count),
     };

@@ -195,7 +195,7 @@ static bool is_complete(const work *w, int from, int to)
 
     for (int i = from; i < to; i++) {
         const ddpi_overlap_span *span = &w->trace->spans[i];
-        if (span->kind == DDP_SPAN_BACKWARD && span->main && span->rank != last) {
+        if (span->kind == DDP_SPAN_BACKWARD && span->main && span->id >= 0 && span->rank != last) {
             backwards++;
             last = span->rank;
         }
@@ -225,7 +225,7 @@ static void add_step(work *w, int from, int to)
         s.exposed_mean += t.exposed / ranks;
         s.exposed = fmin(s.exposed, t.exposed);
         for (int b = 0; b < buckets; b++)
-            w->seen[w->parts * buckets + b] = look_at_bucket(p, b);
+            w->seen[(size_t)w->parts * (size_t)buckets + (size_t)b] = look_at_bucket(p, b);
         w->parts++;
     }
     w->steps[w->result->steps++] = s;
@@ -268,7 +268,11 @@ static void conclude(work *w)
 static ddp_status allocate(work *w)
 {
     const size_t all = (size_t)w->trace->count + 1;
+    size_t parts = 0;
     ddpi_overlap *r = w->result;
+
+    for (int at = 0; at < w->trace->count; at = run_end(w->trace, at, true))
+        parts++;
 
     DDP_TRY(DDP_ALLOC(w->part.backward.items, all));
     DDP_TRY(DDP_ALLOC(w->part.waits.items, all));
@@ -276,7 +280,7 @@ static ddp_status allocate(work *w)
     DDP_TRY(DDP_ALLOC(w->part.one.items, all));
     DDP_TRY(DDP_ALLOC(w->values, all));
     DDP_TRY(DDP_ALLOC(w->steps, all));
-    DDP_TRY(DDP_ALLOC(w->seen, all * (size_t)r->bucket_count));
+    DDP_TRY(DDP_ALLOC(w->seen, parts * (size_t)r->bucket_count));
     return DDP_ALLOC(r->buckets, (size_t)r->bucket_count);
 }
 
@@ -292,6 +296,9 @@ static ddp_status measure(work *w, int64_t from_step)
     }
     if (w->result->bucket_count == 0)
         return DDP_FAIL(DDP_ERR_FORMAT, "the trace has no spans of buckets: one rank alone?");
+    if (w->result->bucket_count > t->count)
+        return DDP_FAIL(DDP_ERR_FORMAT, "the trace has a bucket %d, but %d spans in all",
+                        w->result->bucket_count - 1, t->count);
     DDP_TRY(allocate(w));
     for (int at = 0; at < t->count; at = run_end(t, at, false)) {
         int end = run_end(t, at, false);

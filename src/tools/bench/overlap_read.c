@@ -1,5 +1,6 @@
 /* overlap_read.c - spans from a trace.json: Trace Event Format, of which only complete events ("X")
  * of known categories matter. */
+#include <math.h>
 #include <string.h>
 
 #include "ddp/fs.h"
@@ -7,6 +8,10 @@
 #include "tools/bench/overlap.h"
 
 #define FILE_LIMIT ((size_t)1 << 30)
+/* What ddp_train could have written: as many ranks as its options allow, and thirty years. */
+enum { MAX_RANK = 65535, MAX_ID = 1 << 20 };
+#define MAX_US    1e15
+#define MAX_BYTES 1e15
 
 static bool string_at(const ddp_json *object, const char *key, const char **out)
 {
@@ -50,10 +55,12 @@ static bool read_event(const ddp_json *event, ddpi_overlap_span *span_out)
     if (args == NULL || !ddp_json_is_object(args) || !string_at(event, "cat", &category) ||
         !number_at(event, "ts", &begin_us) || !number_at(event, "dur", &took_us) ||
         !int_at(event, "pid", &rank) || !int_at(event, "tid", &track) ||
-        !int_at(args, "step", &step) || !int_at(args, "id", &id) || rank < 0 ||
-        rank > INT32_MAX / 2)
+        !int_at(args, "step", &step) || !int_at(args, "id", &id))
         return false;
     (void)number_at(args, "bytes", &bytes);
+    if (rank < 0 || rank > MAX_RANK || id < -1 || id > MAX_ID || !(fabs(begin_us) <= MAX_US) ||
+        !(took_us >= 0 && took_us <= MAX_US) || !(bytes >= 0 && bytes <= MAX_BYTES))
+        return false;
     *span_out = (ddpi_overlap_span){.rank = (int)rank,
                                     .main = track == 0,
                                     .kind = kind_of(category),
