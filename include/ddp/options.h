@@ -61,8 +61,9 @@ DDP_API void ddp_options_destroy(ddp_options *options);
  * unknown name comes with the nearest known one. envp is environ or a test's own. */
 DDP_CALL ddp_status ddp_options_parse(ddp_options *options, int argc, char **argv, char **envp,
                                       ddp_options_verdict *verdict_out);
-/* The text of --help, through argp_help(). The caller frees it with ddp_free(). */
-DDP_CALL ddp_status ddp_options_help(ddp_options *options, char **text_out);
+/* The text of --help: `doc` up to a \v, the groups and their options in the order of their tables,
+ * the rest of `doc`. Lines are wrapped at 80 columns; `doc`'s own stay. The caller frees it. */
+DDP_CALL ddp_status ddp_options_help(const ddp_options *options, char **text_out);
 /* Every value with its origin, one a line: "batch-size = 256   ; default". The caller frees it. */
 DDP_CALL ddp_status ddp_options_print(const ddp_options *options, char **text_out);
 /* An INI text that --config reads back to the same values. The caller frees it. */

@@ -9,7 +9,7 @@
 
 #include "ddp/memory.h"
 
-enum { LINE_BYTES = 256, INTRO_BYTES = 512, BUILT_IN_MODELS = 7, BUILT_IN_DATASETS = 6 };
+enum { LINE_BYTES = 256, INTRO_BYTES = 1024, BUILT_IN_MODELS = 7, BUILT_IN_DATASETS = 6 };
 
 struct ddpi_registry {
     const ddp_model_def **models;
@@ -81,8 +81,12 @@ static ddp_status write_doc(ddpi_registry *r)
         used += (size_t)snprintf(r->doc + used, bytes - used, "  %.40s\n", r->datasets[i]->name);
     if (used < bytes)
         snprintf(r->doc + used, bytes - used,
-                 "\nExit status: 0 trained, 1 failed, 2 wrong options, 3 stopped on request with a "
-                 "complete checkpoint.");
+                 "\nExamples:\n"
+                 "  mpirun -np 8 ddp_train --model resnet18-small --run-dir runs/mine\n"
+                 "  mpirun -np 8 ddp_train --run-dir runs/mine --resume auto\n"
+                 "  srun --mpi=pmix ddp_train --model resnet50 --device cuda\n"
+                 "\nExit status: 0 trained (evaluated, verified), 1 failed, 2 wrong options, 3 "
+                 "stopped on request with everything saved.");
     return DDP_OK;
 }
 

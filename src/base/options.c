@@ -12,11 +12,10 @@
 
 #define NAME_LIMIT_BYTES 64
 
+/* options_help.c goes on behind the first text: the variables' names are the program's. */
 static const ddp_option own_options[] = {
     {"config", DDP_OPT_STRING, offsetof(struct ddpi_own_options, config), 0, 0, NULL, "FILE",
-     "Read options from an INI file; a key is an option's name. Environment variables (the "
-     "program's and the option's name in capitals, as DDP_TRAIN_SEED) and the command line are "
-     "stronger"},
+     "Read options from an INI file; a key is an option's name. Environment variables"},
     {"print-config", DDP_OPT_BOOL, offsetof(struct ddpi_own_options, print_config), 0, 0, NULL,
      NULL, "Print every value and where it comes from, then leave"},
     {"help", DDP_OPT_BOOL, offsetof(struct ddpi_own_options, help), 0, 0, NULL, NULL,
@@ -156,7 +155,6 @@ void ddp_options_destroy(ddp_options *options)
     for (size_t i = 0; i < options->entry_count; i++) {
         ddp_free(options->entries[i].origin);
         ddp_free(options->entries[i].string);
-        ddp_free(options->entries[i].doc);
         ddp_free(options->entries[i].negation);
     }
     ddpi_options_argp_free(options);

@@ -1,4 +1,4 @@
-/* options_cmdline.c - the command line and the text of --help, through argp.
+/* options_cmdline.c - the command line, through argp.
  *
  * argp only lists what stands on the line; values are set later, when the weaker sources have been
  * read. It neither prints nor exits. getopt accepts a long name that is cut short; ddp_train does
@@ -125,34 +125,6 @@ ddp_status ddpi_options_read_cmdline(ddp_options *options, int argc, char **argv
     return DDP_OK;
 }
 
-static const char *argument_name(const ddp_option *option)
-{
-    if (option->type == DDP_OPT_BOOL)
-        return "yes|no";
-    if (option->arg != NULL)
-        return option->arg;
-    return option->type == DDP_OPT_CHOICE ? option->choices : "VALUE";
-}
-
-/* Help with the default, which the target still holds, behind it. */
-static ddp_status make_doc(ddpi_option_entry *entry)
-{
-    char buffer[DDPI_VALUE_BYTES];
-    const ddp_option *option = entry->option;
-    const char *value = ddpi_option_text(entry, buffer);
-    const char *help = option->help != NULL ? option->help : "";
-    bool with_default = entry->group > 0 && value[0] != 0;
-    size_t bytes = strlen(help) + strlen(value) + sizeof " (default )" + sizeof ": " +
-                   (option->type == DDP_OPT_CHOICE ? strlen(option->choices) : 0);
-
-    DDP_TRY(DDP_ALLOC(entry->doc, bytes));
-    /* Choices stand in the argument's place, unless that has a name of its own. */
-    bool list = option->type == DDP_OPT_CHOICE && option->arg != NULL;
-    snprintf(entry->doc, bytes, "%s%s%s%s%s%s", help, list ? ": " : "", list ? option->choices : "",
-             with_default ? " (default " : "", with_default ? value : "", with_default ? ")" : "");
-    return DDP_OK;
-}
-
 static ddp_status make_negation(ddpi_option_entry *entry)
 {
     size_t bytes = strlen(entry->option->name) + sizeof "no-";
@@ -173,13 +145,11 @@ static ddp_status build_group(ddp_options *options, size_t group, struct argp_op
 
         if (entry->group != group)
             continue;
-        DDP_TRY(make_doc(entry));
         *to++ = (struct argp_option){
             .name = entry->option->name,
             .key = key_of(i),
-            .arg = is_switch && group == 0 ? NULL : argument_name(entry->option),
+            .arg = is_switch && group == 0 ? NULL : "VALUE",
             .flags = is_switch && group > 0 ? OPTION_ARG_OPTIONAL : 0,
-            .doc = entry->doc,
         };
         if (!is_switch || group == 0)
             continue;
@@ -201,13 +171,11 @@ ddp_status ddpi_options_argp_build(ddp_options *options)
     struct argp_option *at = options->argp_options;
     for (size_t i = 0; i < groups; i++) {
         options->group_argps[i] = (struct argp){.options = at, .parser = on_argp};
-        options->children[i] = (struct argp_child){.argp = &options->group_argps[i],
-                                                   .header = options->groups[i].title,
-                                                   .group = (int)i + 1};
+        options->children[i] =
+            (struct argp_child){.argp = &options->group_argps[i], .group = (int)i + 1};
         DDP_TRY(build_group(options, i, &at));
     }
-    options->root =
-        (struct argp){.parser = on_argp, .doc = options->doc, .children = options->children};
+    options->root = (struct argp){.parser = on_argp, .children = options->children};
     return DDP_OK;
 }
 
@@ -216,21 +184,4 @@ void ddpi_options_argp_free(ddp_options *options)
     ddp_free(options->group_argps);
     ddp_free(options->children);
     ddp_free(options->argp_options);
-}
-
-ddp_status ddp_options_help(ddp_options *options, char **text_out)
-{
-    char *written = NULL;
-    size_t bytes;
-    FILE *stream = open_memstream(&written, &bytes);
-
-    if (stream == NULL)
-        return DDP_FAIL(DDP_ERR_NOMEM, "no memory for the help text");
-    argp_help(&options->root, stream,
-              ARGP_HELP_SHORT_USAGE | ARGP_HELP_PRE_DOC | ARGP_HELP_LONG | ARGP_HELP_POST_DOC,
-              (char *)(void *)options->program);
-    ddp_status st = fclose(stream) == 0 ? ddp_strdup(written, text_out)
-                                        : DDP_FAIL(DDP_ERR_NOMEM, "no memory for the help text");
-    free(written);
-    return st;
 }

@@ -2,7 +2,8 @@
  *
  * options.c joins the tables and orders the sources; options_value.c turns text into values and
  * back; options_cmdline.c speaks argp; options_sources.c reads INI files and the environment;
- * options_print.c writes. Everything ends in ddpi_option_set(), whatever source it came from. */
+ * options_print.c writes values, options_help.c the text of --help. Everything ends in
+ * ddpi_option_set(), whatever source it came from. */
 #ifndef DDP_BASE_OPTIONS_IMPL_H
 #define DDP_BASE_OPTIONS_IMPL_H
 
@@ -22,7 +23,6 @@ typedef struct ddpi_option_entry {
     size_t group;
     char *origin;   /* owned; NULL is the default */
     char *string;   /* owned copy behind a DDP_OPT_STRING target */
-    char *doc;      /* owned; help with the default, for argp */
     char *negation; /* owned; "no-NAME" of a DDP_OPT_BOOL */
     bool in_file;   /* stood in the INI file that is being read */
 } ddpi_option_entry;

@@ -271,8 +271,8 @@ static const ddp_option comm_options[] = {
 
 static const ddp_option checkpoint_options[] = {
     {"resume", DDP_OPT_STRING, AT(run.resume), 0, 0, NULL, "auto|none|DIR",
-     "Go on from the newest complete checkpoint in --run-dir, if there is one; not; or from that "
-     "in DIR"},
+     "auto: go on from the newest complete checkpoint in --run-dir, if there is one; none (unless "
+     "given): begin; DIR: go on from that checkpoint, or from the newest of that run"},
     {"checkpoint-every", DDP_OPT_INT, AT(run.checkpoint_every), 0, COUNT_MAX, NULL, "N",
      "Save after every N steps; 0: not"},
     {"checkpoint-minutes", DDP_OPT_DOUBLE, AT(run.checkpoint_minutes), 0, 1e6, NULL, "X",

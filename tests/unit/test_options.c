@@ -454,9 +454,48 @@ static void help_text(void **state)
     assert_non_null(strstr(text, "--optimizer=sgd|adam|adamw"));
     assert_non_null(strstr(text, "--print-config"));
     assert_null(strstr(text, "--no-exact"));
+    assert_non_null(strstr(text, "variables (DDP_TRAIN_NAME, in"));
     assert_true(strstr(text, "Training") < strstr(text, "Files"));
+    /* The order of the table, which a text may refer to. */
+    assert_true(strstr(text, "--shuffle") < strstr(text, "--optimizer"));
     ddp_free(text);
     close_fixture(&fix);
+}
+
+static const ddp_option long_table[] = {
+    {"a", DDP_OPT_BOOL, offsetof(train, exact), 0, 0, NULL, NULL,
+     "Words that are too many for what is left of a line of text"},
+    {"the-option-with-a-long-name", DDP_OPT_INT, offsetof(train, batch), 0, 0, NULL, "N", "Short"},
+    {0},
+};
+
+/* Wrapped text stays in its column, also that of a list in the program's own words. */
+static void help_columns(void **state)
+{
+    train target = {0};
+    ddp_option_group group = {"Long", long_table, &target};
+    ddp_options *options;
+    char *text;
+
+    (void)state;
+    CHECK_OK(ddp_options_create("ddp_train",
+                                "Before.\vThings:\n  thing   words of a thing that are too many "
+                                "for just one line of eighty columns\n  other   few\n",
+                                &group, 1, &options));
+    CHECK_OK(ddp_options_help(options, &text));
+    assert_non_null(strstr(text, "\nBefore.\n\nProgram\n"));
+    assert_non_null(strstr(text, "\nLong\n"
+                                 "  --a[=yes|no]              Words that are too many for what is "
+                                 "left of a line\n"
+                                 "                            of text (default no)\n"
+                                 "  --the-option-with-a-long-name=N\n"
+                                 "                            Short (default 0)\n\n"
+                                 "Things:\n"
+                                 "  thing   words of a thing that are too many for just one "
+                                 "line of eighty\n          columns\n"
+                                 "  other   few\n"));
+    ddp_free(text);
+    ddp_options_destroy(options);
 }
 
 static void nothing_is_printed(void **state)
@@ -537,6 +576,7 @@ int main(void)
         cmocka_unit_test(written_values_read_back),
         cmocka_unit_test(verdicts),
         cmocka_unit_test(help_text),
+        cmocka_unit_test(help_columns),
         cmocka_unit_test(nothing_is_printed),
         cmocka_unit_test(visit_in_order),
     };
