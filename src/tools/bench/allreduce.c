@@ -158,8 +158,11 @@ static ddp_status run_mpi(ddpi_reduce_sweep *sweep, ddpi_bench_out *out)
     ddp_comm *comm;
 
     DDP_TRY(ddp_comm_mpi_open(&opts, NULL, NULL, &comm));
-    ddp_status st = ddpi_reduce_measure(comm, sweep);
     const bool speaks = ddp_comm_rank(comm) == 0;
+    ddp_status st =
+        ddp_comm_agree(comm, speaks ? ddpi_bench_out_check(out) : DDP_OK, "prepare --out");
+    if (st == DDP_OK)
+        st = ddpi_reduce_measure(comm, sweep);
     if (speaks && st == DDP_OK)
         st = conclude(sweep, out);
     ddp_comm_close(comm);
@@ -212,8 +215,10 @@ static ddp_status run_threads(rank_thread *threads, int world)
 static ddp_status run_loopback(ddpi_reduce_sweep *sweep, int world, ddpi_bench_out *out)
 {
     rank_thread *threads = NULL;
-    ddp_status st = DDP_ALLOC(threads, (size_t)world);
+    ddp_status st = ddpi_bench_out_check(out);
 
+    if (st == DDP_OK)
+        st = DDP_ALLOC(threads, (size_t)world);
     for (int r = 0; r < world && st == DDP_OK; r++) {
         threads[r].sweep = *sweep;
         threads[r].sweep.rows = NULL;

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ddp/fs.h"
 #include "ddp/memory.h"
@@ -14,6 +15,16 @@ static ddp_status path_of(const ddpi_bench_out *out, const char *suffix, char pa
 
     snprintf(file, sizeof file, "%s.%s", out->name, suffix);
     return ddp_fs_join(path, PATH_MAX, out->dir, file);
+}
+
+ddp_status ddpi_bench_out_check(const ddpi_bench_out *out)
+{
+    if (out->dir == NULL)
+        return DDP_OK;
+    DDP_TRY(ddp_fs_make_dirs(out->dir));
+    if (access(out->dir, W_OK | X_OK) != 0)
+        return DDP_FAIL(DDP_ERR_IO, "write into %s: %s", out->dir, strerror(errno));
+    return DDP_OK;
 }
 
 ddp_status ddpi_bench_out_open(ddpi_bench_out *out, const char *name)

@@ -72,6 +72,8 @@ DDP_INNER ddp_status ddpi_bench_table_print(const ddpi_bench_table *table, ddpi_
 
 /* ---- files (bench_out.c) ---- */
 
+/* Makes the folder, for which it would be a pity to fail when all is measured. */
+DDP_INNER ddp_status ddpi_bench_out_check(const ddpi_bench_out *out);
 /* Makes the folder, and NAME.txt in it, for what is said from now on. name is borrowed. */
 DDP_INNER ddp_status ddpi_bench_out_open(ddpi_bench_out *out, const char *name);
 /* Prints on standard output and into NAME.txt. */
