@@ -147,7 +147,7 @@ and gives each rank less of it. With an efficiency of 100 %, n ranks train n tim
 fi
 if wanted predict; then
     # One rank, which writes down when its layers' gradients are complete.
-    rm -rf "$out/one"
+    [ ! -f "$out/one/config.ini" ] || rm -rf "$out/one"
     "$build_dir/ddp_train" --quiet $train --dataset synthetic --batch-per-rank "$rank_batch" --threads 1 --max-steps $((steps + 10)) \
         --bucket-cap-mb auto --eval-every -1 --checkpoint-at-end=no --run-dir "$out/one" >"$out/one.log" 2>&1 || true
     part 'What more ranks would come to' predict \

@@ -80,6 +80,7 @@ train_test(bench_predict 120 bench_predict)
 train_test(bench_scaling 200 bench_scaling)
 train_test(bench_report 300 bench_report)
 train_test(bench_overlap 120 bench_overlap)
+train_test(bench_stopped 120 bench_stopped)
 
 # cluster_test(NAME SECONDS SCRIPT ARGUMENT...): over hosts made of network namespaces; a part of run.sh of its own.
 function(cluster_test name seconds script)

@@ -12,7 +12,7 @@ grep -q 'no-such.json' "$work/err" && pass || fail "without the file: $(cat "$wo
 # The ring's communication goes on while the ranks compute. Parameters: 784 x 256 + 256 + 256 x 10 + 10,
 # each padded a little.
 model='--model mlp --mlp-widths 256 --batch-per-rank 64 --synthetic-train 4096 --first-bucket-mb 0.01 --bucket-cap-mb 0.5'
-timeout 100 "$bench" overlap --train "$model --allreduce ring" --steps 8 --warmup 2 --work-dir "$work/runs" \
+timeout 100 "$bench" overlap --train "$model --allreduce ring" --steps 8 --warmup 2 --work-dir "$work/logs of runs" \
     --out "$work/out" --gnuplot no-such-gnuplot >"$work/said" 2>"$work/err" || fail "overlap: $(cat "$work/said" "$work/err")"
 result=$work/out/overlap.json
 json "$result" "d['ranks'] == 2 and d['steps'] == 8 and d['sync']['steps'] == 8"
@@ -27,12 +27,25 @@ json "$result" "all(near(d['allowed_s'], max(0, d['comm_s'] - d['backward_s']) +
 json "$result" "all(d['hidden'] == (d['exposed_s'] <= d['allowed_s']) for d in (d, d['sync']))"
 cmp -s "$work/said" "$work/out/overlap.txt" && pass || fail "the text is not what was printed"
 [ -s "$work/out/overlap.gp" ] && pass || fail "no script"
-equal 'directories of runs that are left' "$(find "$work/runs" -mindepth 1 -type d | wc -l)" 0
+equal 'directories of runs that are left' "$(find "$work/logs of runs" -mindepth 1 -type d | wc -l)" 0
 
 # A run's own file says the same.
 train traced 2 $model --dataset synthetic --max-steps 6 --trace-steps 3 --eval-every -1
 "$bench" overlap --trace "$work/traced/trace.json" --out "$work/file" >"$work/said" 2>"$work/err" || fail "$(cat "$work/err")"
 json "$work/file/overlap.json" "d['ranks'] == 2 and d['steps'] == 3 and 'sync' not in d and len(d['buckets']) > 1"
+
+# Nothing is measured for a folder that takes no files, or where a run would go among somebody's.
+mkdir -p "$work/mine/ddp"
+: >"$work/mine/ddp/file"
+code=0
+"$bench" overlap --train "$model" --work-dir "$work/mine" >"$work/said" 2>"$work/err" || code=$?
+equal 'exit status with files of others' "$code" 1
+[ -f "$work/mine/ddp/file" ] && grep -q 'mine/ddp is for a run, and there already' "$work/err" && pass ||
+    fail "files of others: $(cat "$work/err")"
+code=0
+"$bench" overlap --train "$model" --work-dir "$work/unused" --out /proc/no-such >"$work/said" 2>"$work/err" || code=$?
+equal 'exit status without --out' "$code" 1
+[ ! -e "$work/unused" ] && grep -q '/proc/no-such' "$work/err" && pass || fail "without --out: $(cat "$work/err")"
 
 printf '#!/bin/sh\nshift 2\nexec "$@"\n' >"$work/launcher"
 chmod +x "$work/launcher"

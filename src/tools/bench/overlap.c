@@ -69,14 +69,16 @@ static ddp_status run_training(bench *b, const char *strategy, ddpi_overlap_trac
     snprintf(
         words, sizeof words,
         "--quiet --dataset %s --strategy %s --threads %lld --max-steps %lld --trace-steps %lld "
-        "--eval-every -1 --epochs 1000000 --run-dir %s",
+        "--eval-every -1 --epochs 1000000",
         o->dataset, strategy, (long long)o->threads, (long long)(o->steps + o->warmup),
-        (long long)o->steps, dir);
+        (long long)o->steps);
     const ddpi_run_plan plan = {.launcher = o->launcher,
                                 .ranks = (int)o->ranks,
                                 .program = b->program,
                                 .args = o->train,
                                 .more = words,
+                                .dir_option = "--run-dir",
+                                .dir = dir,
                                 .log = log,
                                 .core = -1};
     DDP_TRY(ddpi_run_start(&plan, &pid));
@@ -119,12 +121,12 @@ static ddp_status run_all(bench *b)
     ddpi_overlap overlap = {0}, sync = {0};
     ddp_status st;
 
+    DDP_TRY(ddpi_bench_out_check(&b->opts.out));
     DDP_TRY(ddpi_run_folder(b->opts.work_dir, b->work));
     st = look_at_run(b, "ddp", &trace, &overlap);
     if (st == DDP_OK && b->opts.sync)
         st = look_at_run(b, "sync", &other, &sync);
-    if (st == DDP_OK && b->opts.work_dir == NULL)
-        st = ddp_fs_remove_tree(b->work); /* else the logs stay, for who asks why */
+    st = ddpi_run_folder_close(b->opts.work_dir, b->work, st);
     if (st == DDP_OK)
         st = tell(b, &overlap, b->opts.sync ? &sync : NULL, &trace);
     ddpi_overlap_free(&overlap);

@@ -8,25 +8,33 @@
 
 enum { DDPI_RUN_PATH = 1024 };
 
-/* How a program is started: the words of launcher, "-n RANKS", the program, the words of args, and
- * the words of more. Words are divided by spaces. All borrowed. */
+/* How a program is started: the words of launcher, "-n RANKS", the program, the words of args, the
+ * words of more, and dir_option with dir, each as it is. Words are divided by spaces. All
+ * borrowed. */
 typedef struct ddpi_run_plan {
     const char *launcher; /* NULL: the program alone, as one rank */
     int ranks;
     const char *program;
-    const char *args, *more; /* NULL: none */
-    const char *log;         /* file for what it prints */
-    int core;                /* of those that this process may use, counted; -1: all of them */
+    const char *args, *more;      /* NULL: none */
+    const char *dir_option, *dir; /* the folder that it fills */
+    const char *log;              /* file for what it prints */
+    int core;                     /* of those that this process may use, counted; -1: all of them */
 } ddpi_run_plan;
 
 /* The program of that name beside this one, unless another was chosen (NULL: none was). */
 DDP_INNER ddp_status ddpi_run_program(const char *name, const char *chosen,
                                       char path[DDPI_RUN_PATH]);
-/* The folder for runs: the one that was chosen, or (NULL) a new one in /tmp. */
+/* The folder for runs: the one that was chosen, or (NULL) a new one in /tmp. From now on signals
+ * that end a process (TERM, INT, HUP) are held back: they end the run, and it fails. */
 DDP_INNER ddp_status ddpi_run_folder(const char *chosen, char path[DDPI_RUN_PATH]);
+/* After all runs, with what has come of them, which it returns. The folder in /tmp goes, unless a
+ * run has failed by itself: then standard error says where the logs are. Signals that were held
+ * back have their effect here. */
+DDP_INNER ddp_status ddpi_run_folder_close(const char *chosen, const char *path, ddp_status st);
 /* Starts it and does not wait. */
 DDP_INNER ddp_status ddpi_run_start(const ddpi_run_plan *plan, pid_t *pid_out);
-/* Waits for it. DDP_ERR_IO if it failed: with its exit status, its command and its last lines. */
+/* Waits for it. DDP_ERR_IO if it failed: with its exit status, its command and its last lines; or
+ * if a signal came for this process: the run was told to end, and what it has written is gone. */
 DDP_INNER ddp_status ddpi_run_wait(const ddpi_run_plan *plan, pid_t pid);
 
 /* Medians over a run's steps but the first ones, in seconds. See README for what they mean. */

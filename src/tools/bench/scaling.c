@@ -109,13 +109,15 @@ static ddp_status start(bench *b, const ddpi_scaling_case *c, int ranks, int64_t
     DDP_TRY(run_dir(b, p->dir, p->log));
     snprintf(p->words, sizeof p->words,
              "--quiet --dataset %s --batch-per-rank %lld --threads %lld --max-steps %lld "
-             "--eval-every -1 --epochs 1000000 --run-dir %s",
+             "--eval-every -1 --epochs 1000000",
              c->data, (long long)rank_batch, (long long)o->threads,
-             (long long)(o->steps + o->warmup), p->dir);
+             (long long)(o->steps + o->warmup));
     p->plan.ranks = ranks;
     p->plan.program = b->program;
     p->plan.args = o->train;
     p->plan.more = p->words;
+    p->plan.dir_option = "--run-dir";
+    p->plan.dir = p->dir;
     p->plan.log = p->log;
     return ddpi_run_start(&p->plan, &p->pid);
 }
@@ -249,12 +251,14 @@ static ddp_status measure_curve(bench *b, ddpi_scaling_case *c)
         return DDP_OK;
     DDP_TRY(run_dir(b, dir, log));
     snprintf(words, sizeof words,
-             "allreduce --sizes 8,4K,32K,256K,1M,4M,16M,64M --min-time %g --gnuplot true --out %s",
-             b->opts.curve_time_s, dir);
+             "allreduce --sizes 8,4K,32K,256K,1M,4M,16M,64M --min-time %g --gnuplot true",
+             b->opts.curve_time_s);
     const ddpi_run_plan plan = {.launcher = b->opts.launcher,
                                 .ranks = c->ranks,
                                 .program = b->self,
                                 .args = words,
+                                .dir_option = "--out",
+                                .dir = dir,
                                 .log = log,
                                 .core = -1};
     DDP_TRY(ddpi_run_start(&plan, &pid));
@@ -345,12 +349,10 @@ static ddp_status run_all(bench *b)
     DDP_TRY(plan_cases(b));
     DDP_TRY(ddpi_run_program("ddp_bench", NULL, b->self));
     DDP_TRY(ddpi_run_program("ddp_train", b->opts.program, b->program));
+    DDP_TRY(ddpi_bench_out_check(&b->opts.out));
     DDP_TRY(ddpi_run_folder(b->opts.work_dir, b->work));
     ddp_status st = measure_all(b);
-    if (st != DDP_OK)
-        return st; /* the logs stay, for who asks why */
-    if (b->opts.work_dir == NULL)
-        DDP_TRY(ddp_fs_remove_tree(b->work));
+    DDP_TRY(ddpi_run_folder_close(b->opts.work_dir, b->work, st));
     DDP_TRY(ddpi_bench_out_open(&b->opts.out, "scaling"));
     st = ddpi_scaling_report(b->cases, b->case_count, b->opts.base == BASE_BUSY, &b->opts.out);
     ddp_status closed = ddpi_bench_out_close(&b->opts.out);
