@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
         --rounds) rounds=$2; shift 2 ;;
         --min-time) min_time=$2; shift 2 ;;
         --all) all=1; shift ;;
-        *) echo "allreduce.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
+        *) echo "allreduce.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
 done
 need_program ddp_bench

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # buckets.sh - training with buckets by size beside --bucket-cap-mb auto, on two hosts with shaped links.
 #
-# Usage, as root: buckets.sh [--quick] [--rates "1gbit 10gbit"] [--steps N] [--rounds N] [ddp_train options...]
+#   benchmarks/buckets.sh [--quick] [--rates "1gbit 10gbit"] [--steps N] [--rounds N] [ddp_train options...]
 #
-# Hosts are network namespaces of this machine (tests/cluster/lib.sh), one rank with one thread each; resnet18-small,
+# Hosts are network namespaces of this machine (tests/cluster/lib.sh; root), one rank with one thread each; resnet18-small,
 # batch 32, unless given. Rounds alternate. Columns are medians over steps and rounds, of the slowest rank.
 . "$(dirname "$0")/lib.sh"
 . "$root_dir/tests/cluster/lib.sh"

@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
         --model-b) model_b=$2 ;;
         --ways) ways=$2 ;;
         --out) out=$2 ;;
-        *) echo "compress.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
+        *) echo "compress.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
     [ $# -ge 2 ] || { echo "compress.sh: $1 needs a value" >&2; exit 2; }
     shift 2

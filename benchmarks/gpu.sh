@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
         --precisions) precisions=$2; shift 2 ;;
         --simulator) simulator=1; shift ;;
         --output) output=$2; shift 2 ;;
-        *) echo "gpu.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
+        *) echo "gpu.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
 done
 program=$build_dir/ddp_train

@@ -1,5 +1,15 @@
 # lib.sh - what the benchmark scripts share. Sourced, not run.
 set -euo pipefail
+
+# --help: the head of the script that reads this.
+for word in "$@"; do
+    case $word in --help | -h)
+        sed -n '2,/^\([^#]\|$\)/s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
+    esac
+done
+
 export LC_ALL=C
 bench_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root_dir=$(dirname "$bench_dir")

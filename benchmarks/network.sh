@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
         --out) out=$2 ;;
         --compress) variants+=('bf16|--grad-dtype bf16' 'powersgd|--compress powersgd' 'topk|--compress topk') ;;
         --quick) small=1 batch=16 steps=6 rounds=1 ;;
-        *) echo "network.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
+        *) echo "network.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
     case $1 in --compress | --quick) shift ;; *) shift 2 ;; esac
 done

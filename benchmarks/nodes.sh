@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
         --sizes) sizes=$2 ;;
         --min-time) min_time=$2 ;;
         --out) out=$2 ;;
-        *) echo "nodes.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
+        *) echo "nodes.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
     [ $# -ge 2 ] || { echo "nodes.sh: $1 needs a value" >&2; exit 2; }
     shift 2

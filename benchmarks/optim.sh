@@ -12,7 +12,7 @@ while [ $# -gt 0 ]; do
         --ranks) ranks_list=$2; shift 2 ;;
         --params) sizes=$2; shift 2 ;;
         --samples) samples=$2; shift 2 ;;
-        *) echo "optim.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
+        *) echo "optim.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
 done
 need_program benchmarks/bench_optim

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # predict_check.sh - predicted steps beside measured ones, on 2, 4 and 8 hosts with shaped links.
 #
-# Usage, as root: predict_check.sh [--quick] [--layers FILE] [--steps N] [--rates "1gbit 10gbit"] [--hosts "2 4 8"]
+#   benchmarks/predict_check.sh [--quick] [--layers FILE] [--steps N] [--rates "1gbit 10gbit"] [--hosts "2 4 8"]
 #
-# Hosts are network namespaces of this machine (tests/cluster/lib.sh), their ranks sleep the times of resnet18-small's
+# Hosts are network namespaces of this machine (tests/cluster/lib.sh; root), their ranks sleep the times of resnet18-small's
 # layers (or of FILE's) and exchange gradients as ddp_train does. Columns: the measured step; what the model of a step
 # makes of sums that were measured on the same hosts; and of those that were measured on two hosts, by the formula of
 # the ring (ddp_bench predict).
@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
         --steps) steps=$2; shift 2 ;;
         --rates) rates=$2; shift 2 ;;
         --hosts) counts=$2; shift 2 ;;
-        *) echo "predict_check.sh: unknown option $1" >&2; exit 2 ;;
+        *) echo "predict_check.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
 done
 cluster_can || exit 77

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # predict_published.sh - ddp_bench predict beside efficiencies that others have published.
 #
+#   benchmarks/predict_published.sh
+#
 # Inputs, all of them stated here: layers and operations are the networks' own (computed below); a step's time is that
 # of the images/s of one GPU, a third of it forward, and within each pass in proportion to operations. Rates marked *
 # are from memory of what TensorFlow published for a P100 at batch 64 (ResNet-50 219, ResNet-152 92, VGG-16 154

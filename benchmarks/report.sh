@@ -29,7 +29,7 @@ while [ $# -gt 0 ]; do
                 --only) only=$2 ;;
             esac
             shift 2 ;;
-        *) echo "report.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
+        *) echo "report.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
 done
 if [ -n "$quick" ]; then

@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
         --peer-bf16) peer_bf16=1; shift ;;
         --rounds) rounds=$2; shift 2 ;;
         --only) configs=$2; shift 2 ;;
-        *) echo "resnet.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
+        *) echo "resnet.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
 done
 need_program ddp_train

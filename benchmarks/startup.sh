@@ -14,7 +14,7 @@ while [ $# -gt 0 ]; do
         --peer) peer=$2; shift 2 ;;
         --python) python=$2; shift 2 ;;
         --rounds) rounds=$2; shift 2 ;;
-        *) echo "startup.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
+        *) echo "startup.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
 done
 need_program ddp_train

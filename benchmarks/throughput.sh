@@ -16,7 +16,7 @@ while [ $# -gt 0 ]; do
         --python) python=$2; shift 2 ;;
         --rounds) rounds=$2; shift 2 ;;
         --steps) steps=$2; shift 2 ;;
-        *) echo "throughput.sh: unknown argument $1; see the head of the script" >&2; exit 2 ;;
+        *) echo "throughput.sh: unknown argument $1; --help lists them" >&2; exit 2 ;;
     esac
 done
 need_program ddp_train

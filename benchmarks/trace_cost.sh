@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# What keeping spans costs: pairs of runs with and without, one after the other, in both orders; the ratio of
-# their median steps. trace_cost.sh [PAIRS [STEPS [RANKS [MODEL...]]]]
+# trace_cost.sh - what keeping spans costs: pairs of runs with and without, one after the other, in both orders; the
+# ratio of their median steps.
+#
+#   benchmarks/trace_cost.sh [PAIRS [STEPS [RANKS [ddp_train's options...]]]]       10 400 2 and lenet unless given
 . "$(dirname "$0")/lib.sh"
 pairs=${1:-10} steps=${2:-400} ranks=${3:-2}
 shift $(($# < 3 ? $# : 3))

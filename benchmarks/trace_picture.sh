@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# Draws a step of a timeline: trace_picture.sh TRACE.json OUT.svg [STEP]
+# trace_picture.sh - draws a step of a timeline.
+#
+#   benchmarks/trace_picture.sh TRACE.json OUT.svg [STEP]
+#
 # A rank has two rows: its main thread, and its buckets as they travel. STEP: the last but one unless given.
+case ${1:-} in --help | -h) sed -n '2,/^\([^#]\|$\)/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 set -euo pipefail
 export LC_ALL=C
 trace=${1:?TRACE.json} out=${2:?OUT.svg}

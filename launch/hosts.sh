@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # hosts.sh - lists of hosts, and what can be learned of each. Sourced by mpirun.sh and run_restarts.sh.
 
+# usage: the head of the script.
+usage() { sed -n '2,/^\([^#]\|$\)/s/^# \{0,1\}//p' "$0"; }
+
 # read_hosts FILE: fills hosts and slots ("" where the file has none). Forms, of Open MPI and of MPICH:
 #     node0
 #     node0 slots=4
@@ -8,7 +11,7 @@
 read_hosts() {
     local line name rest number=0
     hosts=() slots=()
-    [ -r "$1" ] || { echo "$1: cannot be read" >&2; return 2; }
+    [ -r "$1" ] || { echo "$1: cannot be read, expected a list of hosts as those in hostfiles/" >&2; return 2; }
     while IFS= read -r line || [ -n "$line" ]; do
         number=$((number + 1))
         line=${line%%#*}

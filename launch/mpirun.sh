@@ -37,12 +37,13 @@ parse() {
     while [ $# -gt 0 ]; do
         case $1 in
             --hostfile=* | --subnet=* | --grace=* | --mpirun=*) set -- "${1%%=*}" "${1#*=}" "${@:2}"; continue ;;
+            --help | -h) usage; exit 0 ;;
             --dry-run) dry=1; shift; continue ;;
             --oversubscribe) oversubscribe=1; shift; continue ;;
             --) shift; break ;;
             --hostfile | --subnet | --grace | --mpirun | -np | -n | --ranks | -x) ;;
             -*) refuse "found \"$1\", expected --hostfile, -np, --subnet, --oversubscribe, -x, --grace, --mpirun," \
-                "--dry-run or the program" ;;
+                "--dry-run, --help or the program" ;;
             *) break ;;
         esac
         [ $# -gt 1 ] || refuse "$1: a value is missing"

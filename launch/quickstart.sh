@@ -3,7 +3,8 @@
 #
 #   ./launch/quickstart.sh [--ranks N | N] [ddp_train's options]
 #
-# 8 ranks where there are 8 cores, else one a core. As root, or as a user (packages then need sudo).
+# 8 ranks where there are 8 cores, else one a core. As root, or as a user (packages then need sudo). Options of
+# ddp_train: build/ddp_train --help.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/launch/packages.sh"
@@ -11,6 +12,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cores=$(nproc)
 ranks=$((cores < 8 ? cores : 8))
 case ${1:-} in
+    --help | -h) sed -n '2,/^\([^#]\|$\)/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --ranks) ranks=${2:?--ranks needs a number}; shift 2 ;;
     --ranks=*) ranks=${1#--ranks=}; shift ;;
     [0-9]*) ranks=$1; shift ;;

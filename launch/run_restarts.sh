@@ -21,6 +21,7 @@ pause=1
 hostfile=''
 while [ $# -gt 0 ]; do
     case $1 in
+        --help | -h) usage; exit 0 ;;
         --max-restarts) max=${2:?--max-restarts needs a number}; shift 2 ;;
         --max-restarts=*) max=${1#--max-restarts=}; shift ;;
         --pause) pause=${2:?--pause needs seconds}; shift 2 ;;
@@ -28,7 +29,7 @@ while [ $# -gt 0 ]; do
         --hostfile) hostfile=${2:?--hostfile needs a file}; shift 2 ;;
         --hostfile=*) hostfile=${1#--hostfile=}; shift ;;
         --) shift; break ;;
-        --*) echo "run_restarts.sh: found \"$1\", expected --max-restarts, --pause, --hostfile or a command" >&2; exit 2 ;;
+        --*) echo "run_restarts.sh: found \"$1\", expected --max-restarts, --pause, --hostfile, --help or a command" >&2; exit 2 ;;
         *) break ;;
     esac
 done

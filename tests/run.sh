@@ -5,6 +5,7 @@
 #
 # Prints what each part took, what was skipped and why, and ctest's closing lines. Non-zero on any
 # failure.
+case ${1:-} in --help | -h) sed -n '2,/^\([^#]\|$\)/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"

@@ -15,6 +15,23 @@ done
 for file in "$root"/hostfiles/*; do
     if read_hosts "$file"; then pass; else fail "$file cannot be read"; fi
 done
+# Scripts for users say what they are, and start nothing for that.
+for script in "$root"/launch/{quickstart,mpirun,run_restarts}.sh "$root"/launch/*.sbatch "$root"/benchmarks/*.sh "$root/tests/run.sh"; do
+    [ -x "$script" ] || continue
+    name=$(basename "$script")
+    if timeout 20 "$script" --help >"$work/out" 2>&1 </dev/null && grep -q "^$name - " "$work/out" &&
+        grep -qE "^ +(\./|sbatch |launch/|benchmarks/|tests/)" "$work/out" && ! grep -qE '^(#|shellcheck|set )' "$work/out"; then
+        pass
+    else
+        fail "$name --help: $(head -n 3 "$work/out")"
+    fi
+done
+for script in "$root"/launch/*.sbatch; do
+    code=0
+    env -u SLURM_JOB_ID "$script" --model lenet >"$work/out" 2>&1 || code=$?
+    if [ $code -eq 2 ] && grep -q 'this is no Slurm job, expected: sbatch' "$work/out"; then pass
+    else fail "$(basename "$script") outside a job: status $code: $(head -n 3 "$work/out")"; fi
+done
 
 python=$(for p in python3 /usr/bin/python3; do "$p" -c 'import yaml' 2>/dev/null && echo "$p" && break; done || true)
 if [ -n "$python" ]; then
