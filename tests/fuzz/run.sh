@@ -36,6 +36,12 @@ fi
 sources_of() {
     case $1 in
     fuzz_idx) echo "$root/src/data/idx_reader.c" ;;
+    fuzz_bench)
+        echo "$root/src/sync/cost.c $root/src/sync/cost_cut.c"
+        for part in predict_step predict_sum overlap_read overlap_measure runs_read bench_stats; do
+            echo "$root/src/tools/bench/$part.c"
+        done
+        ;;
     fuzz_shards) echo "$root/src/data/shard.c $root/src/data/shard_manifest.c" ;;
     fuzz_safetensors) echo "$root/src/ckpt/safetensors.c" "$root/src/ckpt/match.c" "$root/src/ckpt/convert.c" ;;
     *) find "$root/src" -name "${1#fuzz_}*.c" ;;
