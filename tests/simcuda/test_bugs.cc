@@ -99,7 +99,7 @@ static void fetch(memory *m)
 
 static void sleep_a_while(void *)
 {
-    usleep(30000);
+    usleep(300000); /* the host is done before that, however busy the machine is */
 }
 
 static void right(int, int)

@@ -210,7 +210,7 @@ static void run_to_the_end(world *w)
     for (int i = 0; cudaEventQuery(done) == cudaErrorNotReady && state == ncclSuccess; i++) {
         NCCL(ncclCommGetAsyncError(w->comm, &state));
         usleep(1000);
-        CHECK(i < 10000);
+        CHECK(i < 30000);
     }
     if (state != ncclSuccess)
         fprintf(stderr, "asynchronous error %d: %s\n", (int)state, ncclGetLastError(w->comm));

@@ -147,7 +147,7 @@ static void test_streams()
     }
     GOOD(cudaMemcpyAsync(host, place, sizeof *host, cudaMemcpyDeviceToHost, one));
     GOOD(cudaLaunchHostFunc(
-        one, [](void *) { usleep(50000); }, nullptr));
+        one, [](void *) { usleep(500000); }, nullptr));
     GIVES(cudaStreamQuery(one), cudaErrorNotReady);
     GOOD(cudaStreamSynchronize(one));
     CHECK(*host == 100000);

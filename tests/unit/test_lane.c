@@ -382,7 +382,7 @@ static void run_stuck(failure *f, int64_t timeout_ms)
     CHECK_OK(ddp_monitor_init(&f->gates[1].monitor));
     const int64_t start_ns = ddp_now_ns();
     run_opts(2, timeout_ms, do_stuck, f);
-    assert_true(ddp_now_ns() - start_ns < 5000 * MS);
+    assert_true(ddp_now_ns() - start_ns < 30000 * MS);
     ddp_monitor_destroy(&f->gates[1].monitor);
 }
 
@@ -390,7 +390,7 @@ static void a_late_stream_is_found_at_the_deadline(void **state)
 {
     failure f = {.want = {DDP_ERR_TIMEOUT, DDP_ERR_TIMEOUT}, .text = "(gradients, bucket 3)"};
     (void)state;
-    run_stuck(&f, 200);
+    run_stuck(&f, 1000);
 }
 
 static void a_failure_ends_works_at_once(void **state)
@@ -423,11 +423,11 @@ static ddp_status do_late_event(ddp_comm *comm, void *arg)
 static void events_are_waited_for_until_the_deadline(void **state)
 {
     failure f = {.want = {DDP_ERR_TIMEOUT, DDP_ERR_TIMEOUT},
-                 .text = "the step is not complete after 0.2 s"};
+                 .text = "the step is not complete after 1.0 s"};
     (void)state;
     for (int i = 0; i < 2; i++)
         CHECK_OK(ddp_monitor_init(&f.gates[i].monitor));
-    run_opts(2, 200, do_late_event, &f);
+    run_opts(2, 1000, do_late_event, &f);
     for (int i = 0; i < 2; i++)
         ddp_monitor_destroy(&f.gates[i].monitor);
 }

@@ -197,6 +197,14 @@ static void test_seek(void **state)
     }
 }
 
+/* Until so many have begun; half a minute at most. */
+static void await_fetches(probe *source, int count)
+{
+    const int64_t end_ns = ddp_deadline_after_ms(30000);
+    while (__atomic_load_n(&source->fetches, __ATOMIC_RELAXED) < count && ddp_now_ns() < end_ns)
+        ddp_sleep_ns(1000000);
+}
+
 static void test_batch_stays_until_next(void **state)
 {
     (void)state;
@@ -207,7 +215,8 @@ static void test_batch_stays_until_next(void **state)
     ddp_loader *loader = make_loader(&b);
     const ddp_batch *batch;
     CHECK_OK(ddp_loader_next(loader, &batch));
-    ddp_sleep_ns(20000000); /* the workers have long been idle: only one other slot is theirs */
+    await_fetches(&b.source, 2);
+    ddp_sleep_ns(20000000); /* only one other slot is the workers': the rest is not for them */
     check_batch(&b, batch, 0, 0, 1);
     assert_int_equal(__atomic_load_n(&b.source.fetches, __ATOMIC_RELAXED), 2);
     ddp_loader_destroy(loader);
@@ -361,7 +370,8 @@ static void test_no_allocation(void **state)
     }
 }
 
-/* Without workers the consumer waits for the fetch; with one that is ahead it does not. */
+/* Without workers the consumer waits for the fetch; with one that is ahead it does not, but for
+ * what else the machine does in one of three calls. */
 static void test_wait_time(void **state)
 {
     (void)state;
@@ -372,21 +382,22 @@ static void test_wait_time(void **state)
         b.source.delay_ns = 20000000;
         ddp_loader *loader = make_loader(&b);
         CHECK_OK(ddp_loader_seek(loader, 0, 0));
-        int64_t waited = 0, begin_ns = ddp_now_ns(), elapsed = 0;
-        for (int i = 0; i < 3; i++) { /* as many as the ring has: ready ahead */
+        int64_t waited = 0, least = INT64_MAX, begin_ns = ddp_now_ns(), elapsed = 0;
+        for (int i = 0; i < 3; i++) { /* as many as the ring has */
             const ddp_batch *batch;
             if (workers > 0)
-                ddp_sleep_ns(100000000);
+                await_fetches(&b.source, i + 2); /* this one is complete */
             begin_ns = ddp_now_ns();
             CHECK_OK(ddp_loader_next(loader, &batch));
             elapsed += ddp_now_ns() - begin_ns;
             waited += batch->wait_ns;
+            least = batch->wait_ns < least ? batch->wait_ns : least;
         }
         assert_true(waited <= elapsed);
         if (workers == 0)
             assert_true(waited > elapsed / 2 && waited > 10000000);
         else
-            assert_true(waited < 3 * b.source.delay_ns); /* less than preparing them takes */
+            assert_true(least < b.source.delay_ns / 10);
         ddp_loader_destroy(loader);
         bench_close(&b);
     }

@@ -264,7 +264,8 @@ static bool pack_and_kill(const ddpi_pack_opts *opts)
     if (child == 0)
         _exit(ddpi_pack_run(opts) != DDP_OK);
     for (int i = 0;
-         i < 40000 && journal_lines(opts->output) < 2 && !there(opts->output, "MANIFEST.json"); i++)
+         i < 200000 && journal_lines(opts->output) < 2 && !there(opts->output, "MANIFEST.json");
+         i++)
         usleep(250);
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -275,7 +276,7 @@ static void kill_in_the_middle(const ddpi_pack_opts *opts)
 {
     int tries = 0;
     while (!pack_and_kill(opts)) {
-        assert_true(++tries < 10);
+        assert_true(++tries < 50); /* on a busy machine it may be done first, often */
         remove_tree(opts->output);
     }
     assert_in_range(journal_lines(opts->output), 2, SHARDS + 1);

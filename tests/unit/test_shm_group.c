@@ -430,7 +430,7 @@ static void check_absent_peer(member *m)
     EXPECT(m, ddpi_shm_wait(m->group, &work, ddp_deadline_after_ms(300), NULL, NULL) ==
                   DDP_ERR_TIMEOUT);
     int64_t waited = ddp_now_ns() - begin;
-    EXPECT(m, waited >= 299000000 && waited < 2000000000);
+    EXPECT(m, waited >= 299000000 && waited < 20000000000);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
     EXPECT(m, cpu.tv_sec == 0 && cpu.tv_nsec < 60000000);
     EXPECT(m, ddpi_shm_wait(m->group, &work, DDP_NO_DEADLINE, stop_now, &stop) == DDP_ERR_COMM);

@@ -109,6 +109,8 @@ static void test_too_large(void **state)
     int before = regions_left();
 
     assert_int_equal(statvfs("/dev/shm", &fs), 0);
+    if (fs.f_blocks == 0)
+        skip(); /* without a limit */
     size_t all = (size_t)fs.f_blocks * fs.f_frsize;
     CHECK_FAILS(ddpi_shm_create(all + (1 << 20), &region), DDP_ERR_NOMEM, "/dev/shm has");
     CHECK_FAILS(ddpi_shm_create(SIZE_MAX, &region), DDP_ERR_NOMEM, "refused");

@@ -14,6 +14,9 @@
 
 #define RANKS 3
 #define MS    1000000ll
+/* What comes, comes within this time on a busy machine; deadlines are long enough for it to do what
+ * is to be done before them. */
+#define ARRIVES_MS 30000
 
 typedef struct report {
     atomic_int calls;
@@ -124,7 +127,7 @@ static void test_killed_rank(void **state)
     assert_false(arrives(&r, 300));
     kill(child, SIGKILL);
     /* Not waited for: a zombie is dead, too. */
-    assert_true(arrives(&r, 1000));
+    assert_true(arrives(&r, ARRIVES_MS));
     snprintf(want, sizeof want, "rank 1 (pid %d) on beta died", (int)child);
     assert_non_null(strstr(r.cause, want));
     assert_non_null(strstr(r.cause, "step 87 in forward"));
@@ -152,7 +155,7 @@ static void test_recorded_cause(void **state)
     ddpi_watchdog *watchdog = start_watchdog(side, true, &r);
     pid_t child = fork_rank(memory, "rank 1 on beta: disk full", false);
 
-    assert_true(arrives(&r, 1000));
+    assert_true(arrives(&r, ARRIVES_MS));
     assert_string_equal(r.cause, "rank 1 on beta: disk full");
     assert_int_equal(r.status, DDP_ERR_PEER);
     assert_false(r.first);
@@ -177,7 +180,7 @@ static void test_orderly_end(void **state)
     /* But a work that needs it can never end. */
     ddp_work work = gradient_work(7, 60000);
     ddpi_watchdog_begin(watchdog, &work);
-    assert_true(arrives(&r, 1000));
+    assert_true(arrives(&r, ARRIVES_MS));
     assert_string_equal(
         r.cause, "rank 1 on beta has left without entering allreduce 7 (gradients, bucket 2)");
     ddpi_watchdog_stop(watchdog);
@@ -218,17 +221,17 @@ static void test_laggard(void **state)
 
     trio_open(&t);
     ddpi_side_note(t.sides[1], 87, "forward");
-    ddp_work work = gradient_work(1042, 200);
+    ddp_work work = gradient_work(1042, 700);
     ddpi_watchdog_begin(t.watchdogs[0], &work);
     ddpi_watchdog_begin(t.watchdogs[2], &work);
-    ddp_work later = gradient_work(1043, 100);
+    ddp_work later = gradient_work(1043, 600);
     ddpi_watchdog_begin(t.watchdogs[0], &later);
     int firsts = 0;
     for (int i = 0; i < RANKS; i++) {
-        assert_true(arrives(&t.reports[i], 2000));
+        assert_true(arrives(&t.reports[i], ARRIVES_MS));
         assert_non_null(strstr(t.reports[i].cause,
                                "rank 1 on beta has not entered allreduce 1042 (gradients, "
-                               "bucket 2) for 0."));
+                               "bucket 2) for "));
         assert_non_null(strstr(t.reports[i].cause, "last seen at step 87 in forward"));
         assert_null(strstr(t.reports[i].cause, "rank 0"));
         assert_null(strstr(t.reports[i].cause, "rank 2"));
@@ -246,11 +249,11 @@ static void test_stuck(void **state)
     trio t;
 
     trio_open(&t);
-    ddp_work work = gradient_work(5, 150);
+    ddp_work work = gradient_work(5, 700);
     for (int i = 0; i < RANKS; i++)
         ddpi_watchdog_begin(t.watchdogs[i], &work);
     ddpi_watchdog_end(t.watchdogs[0], &work);
-    assert_true(arrives(&t.reports[1], 2000));
+    assert_true(arrives(&t.reports[1], ARRIVES_MS));
     assert_non_null(
         strstr(t.reports[1].cause, "rank 1 on beta is stuck in allreduce 5 (gradients, bucket 2)"));
     assert_non_null(strstr(t.reports[1].cause, "rank 2 on beta"));
@@ -279,7 +282,7 @@ static void test_stopped_rank(void **state)
     assert_int_equal(waitpid(child, NULL, WUNTRACED), child);
     ddpi_watchdog *watchdog = start_watchdog(side, true, &r);
     ddpi_watchdog_begin(watchdog, &work);
-    assert_true(arrives(&r, 2000));
+    assert_true(arrives(&r, ARRIVES_MS));
     assert_non_null(
         strstr(r.cause, "rank 1 on beta is a stopped process and is stuck in allreduce 5"));
     assert_null(strstr(r.cause, "rank 0"));
@@ -300,7 +303,7 @@ static void test_healthy(void **state)
 
     trio_open(&t);
     for (uint64_t seq = 0; seq < 200; seq++) {
-        works[seq] = gradient_work(seq, seq % 2 == 0 ? 60 : 0);
+        works[seq] = gradient_work(seq, seq % 2 == 0 ? 1000 : 0);
         for (int i = 0; i < RANKS; i++)
             ddpi_watchdog_begin(t.watchdogs[i], &works[seq]);
         if (seq % 3 == 2) {
@@ -314,7 +317,7 @@ static void test_healthy(void **state)
     /* The last two: even ones have a deadline. */
     for (int i = 0; i < RANKS; i++)
         ddpi_watchdog_end(t.watchdogs[i], &works[198]);
-    assert_false(arrives(&t.reports[0], 250));
+    assert_false(arrives(&t.reports[0], 1300));
     assert_int_equal(atomic_load(&t.reports[1].calls), 0);
     ddpi_side_view view;
     ddpi_side_view_get(t.sides[2], 1, &view);
