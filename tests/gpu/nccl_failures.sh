@@ -13,7 +13,7 @@ ends() {
     local name=$1 limit=$2 text=$3 mode=$4 code=0 start seconds causes
     shift 4
     start=$(date +%s%N)
-    env "$@" timeout -k 5 60 mpirun -np 3 "$program" "$mode" >"$work/out" 2>"$work/err" || code=$?
+    env "$@" timeout -k 5 100 mpirun -np 3 "$program" "$mode" >"$work/out" 2>"$work/err" || code=$?
     seconds=$((($(date +%s%N) - start) / 1000000000))
     causes=$(grep -cE '^ddp_train: ' "$work/err" || true)
     if [ $code -ne 0 ] && [ $seconds -le "$limit" ] && [ "$causes" -eq 1 ] &&
@@ -26,10 +26,10 @@ ends() {
     failures=$((failures + 1))
 }
 
-ends 'a rank is killed' 10 'rank 2' die
-ends 'a rank leaves a sum out' 10 'rank 2' skip
-ends 'an asynchronous error' 10 'rank 1' go CUSIM_FAIL=ncclAsync@rank1:7
-ends 'a call that is refused' 10 'rank 1.*ncclAllReduce' go CUSIM_FAIL=ncclAllReduce@rank1:7
-ends 'no communicator' 10 'rank 1.*ncclCommInitRankConfig' go CUSIM_FAIL=ncclCommInitRankConfig@rank1
-ends 'no id' 10 'rank 0.*ncclGetUniqueId' go CUSIM_FAIL=ncclGetUniqueId@rank0
+ends 'a rank is killed' 40 'rank 2' die
+ends 'a rank leaves a sum out' 40 'rank 2' skip
+ends 'an asynchronous error' 40 'rank 1' go CUSIM_FAIL=ncclAsync@rank1:7
+ends 'a call that is refused' 40 'rank 1.*ncclAllReduce' go CUSIM_FAIL=ncclAllReduce@rank1:7
+ends 'no communicator' 40 'rank 1.*ncclCommInitRankConfig' go CUSIM_FAIL=ncclCommInitRankConfig@rank1
+ends 'no id' 40 'rank 0.*ncclGetUniqueId' go CUSIM_FAIL=ncclGetUniqueId@rank0
 [ $failures -eq 0 ]

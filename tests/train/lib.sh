@@ -4,6 +4,9 @@
 # counted and printed with what was found.
 set -euo pipefail
 export LC_ALL=C
+umask 022
+# What the caller's shell or job says is not a part of a test.
+unset ${!DDP_TRAIN_@} ${!SLURM_@} ${!NCCL_@} OMP_NUM_THREADS
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
 # Open MPI's topology library asks ten X displays for graphics cards, through name resolution: seconds, on
@@ -56,6 +59,35 @@ train() {
         return 0
     fi
     [ "$(cat "$work/$name/status")" = trained ] || fail "$name: status is not \"trained\""
+}
+
+# steps NAME: how many the run in $work/NAME has recorded so far.
+steps() {
+    local count
+    count=$(grep -c '"kind":"step"' "$work/$1/metrics.jsonl" 2>/dev/null || true)
+    echo "${count:-0}"
+}
+
+# reach NAME STEPS: waits until a run that was started behind & is there, two minutes at most.
+reach() {
+    local until=$((SECONDS + 120))
+    while [ $SECONDS -lt $until ]; do
+        [ "$(steps "$1")" -lt "$2" ] || return 0
+        sleep 0.05
+    done
+    fail "$1: not at step $2 after two minutes: $(cat "$work/$1.out" "$work/out" "$work/err" 2>/dev/null)"
+    return 1
+}
+
+# gone PID: the process ends within ten seconds. One that nobody has collected yet has ended.
+gone() {
+    local state
+    for _ in $(seq 200); do
+        state=$(sed 's/.*) //; s/ .*//' "/proc/$1/stat" 2>/dev/null) || return 0
+        [ -n "$state" ] && [ "$state" != Z ] || return 0
+        sleep 0.05
+    done
+    return 1
 }
 
 # losses NAME: the steps' losses, one a line.

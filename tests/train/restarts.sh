@@ -48,8 +48,7 @@ restarted 1 3 2 'exit 1'
 restarted 137 2 1 'kill -9 $$'
 # What is left of a run does not live on.
 restarted 1 2 1 "sleep 300 >/dev/null 2>&1 & echo \$! >'$work/left'; exit 1"
-state=$(sed 's/.*) //; s/ .*//' "/proc/$(cat "$work/left")/stat" 2>/dev/null || true)
-[ -z "$state" ] || [ "$state" = Z ] && pass || fail "a process is left: $state"
+gone "$(cat "$work/left")" && pass || fail 'a process is left'
 code=0
 bash "$script" --max-restarts x -- true >"$work/out" 2>&1 || code=$?
 equal 'a wrong number' "$code" 2
@@ -58,10 +57,7 @@ equal 'a wrong number' "$code" 2
 bash "$script" --max-restarts 2 --pause 0 -- mpirun -np 2 "$program" "${model[@]}" --epochs 100000 \
     --run-dir "$work/told" >"$work/out" 2>&1 &
 job=$!
-for _ in $(seq 400); do
-    [ "$(grep -c '"kind":"step"' "$work/told/metrics.jsonl" 2>/dev/null || true)" -gt 5 ] 2>/dev/null && break
-    sleep 0.05
-done
+reach told 6 || true
 kill -USR1 "$job"
 code=0
 wait "$job" || code=$?

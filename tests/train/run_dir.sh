@@ -9,10 +9,7 @@ model=(--model mlp --mlp-widths 8 --dataset synthetic --synthetic-train 80 --syn
 "$program" --comm loopback --loopback-ranks 2 "${model[@]}" --epochs 1000000 --run-dir "$work/shared" \
     >"$work/shared.out" 2>&1 &
 first=$!
-for ((i = 0; i < 500; i++)); do
-    [ -s "$work/shared/metrics.jsonl" ] && break
-    sleep 0.02
-done
+reach shared 1
 refused 1 'another run is at work in' loopback:1 "${model[@]}" --epochs 1 --run-dir "$work/shared" --resume auto
 equal 'status of the first' "$(cat "$work/shared/status")" running
 kill -9 "$first"
