@@ -30,8 +30,9 @@ sed -n 2p "$page" | grep -q '^rank 0 on .*: at step 7 in training step; last wor
     fail "$(cat "$page")"
 sed -n 3p "$page" | grep -q '^rank 1 on .*: at step 7 .*, complete; has written nothing$' && pass || fail "$(cat "$page")"
 mishap 'rank 2 (pid .*) on .* died; last seen at step 7' exit@2:7
-mishap 'rank 1 on .* is a stopped process and has not entered .* for 2\..*step 7' stop@1:7 --comm-timeout 2
-mishap 'rank 2 on .* has not entered .* for 1\..* step 5' delay@2:5:6 --limit-step 1
+# How long is told in seconds, from the limit on.
+mishap 'rank 1 on .* is a stopped process and has not entered .* for [3-9]\..*step 7' stop@1:7 --comm-timeout 3
+mishap 'rank 2 on .* has not entered .* for [2-7]\..* step 5' delay@2:5:8 --limit-step 2
 mishap 'step 5 (epoch 1): loss or gradients of rank 2 are not finite' nan@2:5
 mishap 'step 5: parameter fc2.weight differs between rank 0 and rank 2' bitflip@2:5 --check-replicas 1
 # Three of four ranks heal the other; two of three do not.
@@ -40,12 +41,13 @@ train healthy 4 "${model[@]}" --max-steps 9
 train healed 4 "${model[@]}" --max-steps 9 --inject bitflip@1:5,bitflip@3:7 --check-replicas 1 --on-mismatch heal
 equal 'weights after healing' "$(summary healed weights_xxh3)" "$(summary healthy weights_xxh3)"
 equal 'parameters that were healed' "$(grep -c 'step [57]: parameter fc2.weight of rank [13] was damaged' "$work/healed.out")" 2
-# Three ranks wait for the fourth: the record of the step says how long, and that nobody computes for longer.
-train late 4 "${model[@]}" --max-steps 5 --inject delay@2:5:2
+# Three ranks wait for the fourth: the record of the step says how long, and that nobody computes for longer. In the mean
+# they wait for at most three quarters of the step; each of them may come a second late on a busy machine.
+train late 4 "${model[@]}" --max-steps 5 --inject delay@2:5:4
 late=$(sed -nE 's/.*"step":5,.*"compute":([0-9.e+]*),"wall":([0-9.e+]*)\},"ms_mean":\{.*"comm_exposed":([0-9.e+]*),.*"ms_least":\{"comm_exposed":([0-9.e+]*)\}.*/\1 \2 \3 \4/p' \
     "$work/late/metrics.jsonl")
-awk '{ exit !($1 < 1500 && $2 > 2000 && $3 - $4 > 1400 && $3 - $4 < 1900 && $4 < 500) }' <<<"${late:-0 0 0 0}" && pass ||
-    fail "times of a step with a late rank: $late"
+awk '{ exit !($1 < $2 - 1000 && $2 > 3500 && $3 - $4 > 2000 && $3 - $4 < 0.8 * $2 && $4 < $3 / 2) }' <<<"${late:-0 0 0 0}" &&
+    pass || fail "times of a step with a late rank: $late"
 # The update of that step is left out, on all ranks.
 train skip 3 "${model[@]}" --inject nan@2:5 --on-nonfinite skip
 equal 'skipped steps' "$(summary skip skipped_steps)" 1
