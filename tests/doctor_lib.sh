@@ -7,7 +7,7 @@ on=() # what mpirun is started by
 visit() {
     local want=$1 code=0
     shift
-    "${on[@]}" timeout 60 mpirun "$@" >"$work/out" 2>"$work/err" || code=$?
+    "${on[@]}" timeout 150 mpirun "$@" >"$work/out" 2>"$work/err" || code=$?
     [ "$code" -eq "$want" ] || fail "$*: exit status $code, expected $want: $(cat "$work/out" "$work/err")"
 }
 

@@ -2,7 +2,7 @@
 foreach(lint layers sizes format headers banned selftest)
   add_test(NAME lint.${lint}
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lint/${lint}.sh ${CMAKE_SOURCE_DIR})
-  set_tests_properties(lint.${lint} PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+  set_tests_properties(lint.${lint} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
 endforeach()
 add_test(NAME lint.no_cuda COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lint/no_cuda.sh
   $<TARGET_FILE:ddp_train> $<TARGET_FILE:ddp>)
@@ -11,12 +11,12 @@ set_tests_properties(lint.no_cuda PROPERTIES SKIP_RETURN_CODE 77)
 # The bf16 operations once more as on processors that emulate them, or have nothing for them.
 foreach(isa AVX512_CORE AVX2)
   add_test(NAME unit.bf16_${isa} COMMAND unit_bf16)
-  set_tests_properties(unit.bf16_${isa} PROPERTIES TIMEOUT 120
+  set_tests_properties(unit.bf16_${isa} PROPERTIES TIMEOUT 300
     ENVIRONMENT "DNNL_MAX_CPU_ISA=${isa};ONEDNN_MAX_CPU_ISA=${isa}")
 endforeach()
 
 add_test(NAME unit.op_conv_AVX2 COMMAND unit_op_conv) # no Winograd
-set_tests_properties(unit.op_conv_AVX2 PROPERTIES TIMEOUT 120
+set_tests_properties(unit.op_conv_AVX2 PROPERTIES TIMEOUT 300
   ENVIRONMENT "DNNL_MAX_CPU_ISA=AVX2;ONEDNN_MAX_CPU_ISA=AVX2")
 
 # train_test(NAME SECONDS SCRIPT ARGUMENT...): all but one start ranks by mpirun.
@@ -61,26 +61,26 @@ train_test(bad_input 300 bad_input)
 train_test(failures 300 failures)
 train_test(death 300 ../long/death 1 30 "2 4")
 train_test(inject 300 inject)
-train_test(stragglers 120 stragglers)
-train_test(tensorboard 120 tensorboard)
+train_test(stragglers 300 stragglers)
+train_test(tensorboard 300 tensorboard)
 train_test(restarts 300 restarts)
-train_test(run_dir 60 run_dir)
+train_test(run_dir 300 run_dir)
 if(DDP_MPI)
   add_executable(check_trace ${CMAKE_CURRENT_SOURCE_DIR}/train/check_trace.c)
   target_link_libraries(check_trace PRIVATE ddp_warnings PkgConfig::JANSSON m)
-  train_test(trace 180 trace)
+  train_test(trace 300 trace)
   set_property(TEST train.trace APPEND PROPERTY ENVIRONMENT
     "DDP_CHECK_TRACE=$<TARGET_FILE:check_trace>")
 endif()
 train_test(doctor 300 doctor)
-train_test(launch_mpirun 120 launch_mpirun)
-train_test(launch_files 60 launch_files)
-train_test(bench_allreduce 120 bench_allreduce)
-train_test(bench_predict 120 bench_predict)
-train_test(bench_scaling 200 bench_scaling)
+train_test(launch_mpirun 300 launch_mpirun)
+train_test(launch_files 300 launch_files)
+train_test(bench_allreduce 300 bench_allreduce)
+train_test(bench_predict 300 bench_predict)
+train_test(bench_scaling 300 bench_scaling)
 train_test(bench_report 300 bench_report)
-train_test(bench_overlap 120 bench_overlap)
-train_test(bench_stopped 120 bench_stopped)
+train_test(bench_overlap 300 bench_overlap)
+train_test(bench_stopped 300 bench_stopped)
 
 # cluster_test(NAME SECONDS SCRIPT ARGUMENT...): over hosts made of network namespaces; a part of run.sh of its own.
 function(cluster_test name seconds script)
@@ -91,19 +91,19 @@ function(cluster_test name seconds script)
   set_tests_properties(cluster.${name} PROPERTIES TIMEOUT ${seconds} RUN_SERIAL TRUE
     SKIP_RETURN_CODE 77 ENVIRONMENT "DDP_TRAIN=$<TARGET_FILE:ddp_train>")
 endfunction()
-cluster_test(hosts 60 hosts)
-cluster_test(restarts 150 restarts)
-cluster_test(doctor 120 doctor)
-cluster_test(two_hosts 150 worlds 2)
-cluster_test(four_hosts 200 worlds 4)
+cluster_test(hosts 300 hosts)
+cluster_test(restarts 300 restarts)
+cluster_test(doctor 300 doctor)
+cluster_test(two_hosts 300 worlds 2)
+cluster_test(four_hosts 400 worlds 4)
 foreach(case link_cut_short link_cut_for_good host_killed rank_killed)
-  cluster_test(${case} 200 failures ${case})
+  cluster_test(${case} 400 failures ${case})
 endforeach()
-cluster_test(hier_bytes 120 bytes)
-cluster_test(slurm_train 240 slurm_train)
-cluster_test(slurm_failures 240 slurm_failures)
-cluster_test(slurm_scaling 240 slurm_scaling)
-cluster_test(slurm_death 240 ../long/death --launcher srun 1 30 "2 4")
+cluster_test(hier_bytes 300 bytes)
+cluster_test(slurm_train 480 slurm_train)
+cluster_test(slurm_failures 480 slurm_failures)
+cluster_test(slurm_scaling 480 slurm_scaling)
+cluster_test(slurm_death 480 ../long/death --launcher srun 1 30 "2 4")
 
 # A program built by somebody else would need the same sanitizer.
 if(DDP_MPI AND NOT DDP_SANITIZE)

@@ -12,7 +12,7 @@ bad '--size' allreduce --size 8
 for world in "mpirun -np 2 $bench allreduce" "$bench allreduce --comm loopback --loopback-ranks 3"; do
     ranks=$(grep -oE '[0-9]+' <<<"${world##*-np}" | head -n 1); [[ $world == *loopback* ]] && ranks=3
     rm -rf "$work/out"
-    timeout 60 $world --min-time 0.001 --sizes 8,1000,256K --allreduce auto,ring,tree,rhd,root --types f32,bf16,i64 \
+    timeout 200 $world --min-time 0.001 --sizes 8,1000,256K --allreduce auto,ring,tree,rhd,root --types f32,bf16,i64 \
         --gnuplot no-such-gnuplot --out "$work/out" >"$work/said" 2>&1 || fail "$world: $(cat "$work/said")"
     json "$work/out/allreduce.json" "d['ranks'] == $ranks and d['hosts'] == 1 and len(d['rows']) == 5 * 3 * 3"
     json "$work/out/allreduce.json" "all(r['wrong'] == 0 for r in d['rows'])"

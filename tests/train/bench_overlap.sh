@@ -12,7 +12,7 @@ grep -q 'no-such.json' "$work/err" && pass || fail "without the file: $(cat "$wo
 # The ring's communication goes on while the ranks compute. Parameters: 784 x 256 + 256 + 256 x 10 + 10,
 # each padded a little.
 model='--model mlp --mlp-widths 256 --batch-per-rank 64 --synthetic-train 4096 --first-bucket-mb 0.01 --bucket-cap-mb 0.5'
-timeout 100 "$bench" overlap --train "$model --allreduce ring" --steps 8 --warmup 2 --work-dir "$work/logs of runs" \
+timeout 250 "$bench" overlap --train "$model --allreduce ring" --steps 8 --warmup 2 --work-dir "$work/logs of runs" \
     --out "$work/out" --gnuplot no-such-gnuplot >"$work/said" 2>"$work/err" || fail "overlap: $(cat "$work/said" "$work/err")"
 result=$work/out/overlap.json
 json "$result" "d['ranks'] == 2 and d['steps'] == 8 and d['sync']['steps'] == 8"

@@ -9,7 +9,7 @@ bad '--base' scaling --base some
 bad '--repeats' scaling --repeats 0
 
 model='--model mlp --mlp-widths 32 --synthetic-train 4096'
-timeout 100 "$bench" scaling --ranks 1,2 --mode both --batch-per-rank 16 --batch-size 32 --train "$model" --steps 4 \
+timeout 250 "$bench" scaling --ranks 1,2 --mode both --batch-per-rank 16 --batch-size 32 --train "$model" --steps 4 \
     --warmup 1 --repeats 1 --curve-time 0.001 --work-dir "$work/runs" --out "$work/out" --gnuplot no-such-gnuplot \
     >"$work/said" 2>"$work/err" || fail "scaling: $(cat "$work/said" "$work/err")"
 result=$work/out/scaling.json
@@ -31,7 +31,7 @@ grep -q 'no-such-gnuplot is not here' "$work/said" && pass || fail "nothing said
 equal 'directories of runs that are left' "$(find "$work/runs" -mindepth 1 -type d | wc -l)" 0
 
 # Within a scheduler's job of two tasks, which a rank that trains alone must not take itself for one of.
-SLURM_NTASKS=2 SLURM_PROCID=0 timeout 60 "$bench" scaling --ranks 2 --train "$model" --steps 2 --warmup 1 --repeats 1 --base alone \
+SLURM_NTASKS=2 SLURM_PROCID=0 timeout 150 "$bench" scaling --ranks 2 --train "$model" --steps 2 --warmup 1 --repeats 1 --base alone \
     --curve-time 0.001 --work-dir "$work/runs" >"$work/said" 2>"$work/err" || fail "in a job: $(cat "$work/err")"
 grep -qE '^\| synthetic \| +weak \| +2 ' "$work/said" && pass || fail "in a job: $(cat "$work/said")"
 
@@ -39,12 +39,12 @@ grep -qE '^\| synthetic \| +weak \| +2 ' "$work/said" && pass || fail "in a job:
 printf '#!/bin/sh\nshift 2\nexec "$@"\n' >"$work/launcher"
 chmod +x "$work/launcher"
 code=0
-timeout 60 "$bench" scaling --ranks 2 --train "$model" --steps 2 --warmup 1 --repeats 1 --launcher "$work/launcher" \
+timeout 150 "$bench" scaling --ranks 2 --train "$model" --steps 2 --warmup 1 --repeats 1 --launcher "$work/launcher" \
     --curve-time 0.001 --work-dir "$work/runs" >"$work/out.txt" 2>"$work/err" || code=$?
 equal 'exit status without a world' "$code" 2
 grep -q 'made a world of 1 ranks, expected 2' "$work/err" && pass || fail "without a world: $(cat "$work/err")"
 code=0
-timeout 60 "$bench" scaling --ranks 1 --train '--model no-such-model' --steps 2 --work-dir "$work/runs" \
+timeout 150 "$bench" scaling --ranks 1 --train '--model no-such-model' --steps 2 --work-dir "$work/runs" \
     >"$work/out.txt" 2>"$work/err" || code=$?
 equal 'exit status of a failed run' "$code" 1
 grep -q 'no-such-model.* ended with status 2:' "$work/err" && grep -q '^ddp_train: .*no-such-model' "$work/err" && pass ||
