@@ -129,9 +129,9 @@ cluster_hold() {
         exec sleep infinity' _ "$at" "node$1" "$cluster_dir/hosts" </dev/null >"$at/log" 2>&1 &
     echo $! >"$at/holder"
     disown $!
-    for _ in $(seq 500); do
+    for _ in $(seq 3000); do
         [ ! -e "$at/ready" ] || return 0
-        sleep 0.01
+        sleep 0.02
     done
     echo "node$1 does not start: $(cat "$at/log")" >&2
     return 1

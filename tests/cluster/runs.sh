@@ -19,7 +19,7 @@ hosts_up() {
 start() {
     local name=$1 ranks=$2
     shift 2
-    cluster_run 0 timeout 150 "$launcher" --hostfile "$work/hosts" --subnet "$subnet" --grace 3 -np "$ranks" \
+    cluster_run 0 timeout 250 "$launcher" --hostfile "$work/hosts" --subnet "$subnet" --grace 3 -np "$ranks" \
         "$program" --quiet --threads 1 --run-dir "$work/$name" "$@"
 }
 
@@ -36,25 +36,12 @@ over_hosts() {
 # nothing_left NAME: no process on any host, nor file in its /dev/shm. A watch's last nap takes a second.
 nothing_left() {
     local left
-    for _ in $(seq 50); do
+    for _ in $(seq 200); do
         left=$(cluster_left)
         [ -n "$left" ] || break
         sleep 0.1
     done
     if [ -z "$left" ]; then pass; else fail "$1: left on hosts: $left"; fi
-}
-
-# steps NAME: so far.
-steps() { grep -c '"kind":"step"' "$work/$1/metrics.jsonl" 2>/dev/null || true; }
-
-# reach NAME STEPS: waits until a run is there, 40 s at most.
-reach() {
-    for _ in $(seq 800); do
-        [ "$(steps "$1")" -ge "$2" ] 2>/dev/null && return 0
-        sleep 0.05
-    done
-    fail "$1: not at step $2 after 40 s: $(cat "$work/err")"
-    return 1
 }
 
 # pid_of NAME RANK: from environment.json.

@@ -84,7 +84,7 @@ slurm_up() {
         mkdir "$slurm_dir/tmp.node$i"
         slurm_daemon "$i"
     done
-    slurm_nodes 30 idle && return 0
+    slurm_nodes 120 idle && return 0
     tail -n 20 "$slurm_dir"/log/*
     return 1
 }
@@ -150,7 +150,8 @@ slurm_submit() {
 # slurm_training NAME [STEPS]: until the run has made so many steps more than its last checkpoint holds.
 slurm_training() {
     local file=$work/$1/metrics.jsonl steps last
-    for _ in $(seq 600); do
+    local until=$((SECONDS + 120))
+    while [ $SECONDS -lt $until ]; do
         last=$(ls "$work/$1/checkpoints" 2>/dev/null | sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | tail -n 1 || true)
         steps=$(grep -c '"kind":"step"' "$file" 2>/dev/null || true)
         [ "$(cat "$work/$1/status" 2>/dev/null)" = running ] && [ "${steps:-0}" -gt $((${last:-0} + ${2:-10})) ] &&
@@ -162,21 +163,28 @@ slurm_training() {
 
 # slurm_queued_again ID NAME: the job has left with status 3 and waits.
 slurm_queued_again() {
-    slurm_await "$1" 40 PENDING || fail "$2: is not queued again: $(cat "$work/$2.out")"
+    slurm_await "$1" 120 PENDING || fail "$2: is not queued again: $(cat "$work/$2.out")"
     equal "$2: status" "$(cat "$work/$2/status")" stopped
     [ "$(cat "$work/$2/status")" = stopped ] || cat "$work/$2.out"
     equal "$2: checkpoint" "$(ls "$work/$2/checkpoints" | tail -n 1)" \
         "$(printf 'step-%010d' "$(summary "$2" steps)")"
 }
 
-# slurm_ended ID NAME STATE SECONDS
-slurm_ended() {
-    slurm_await "$1" "$4" "$3" && pass || fail "$2: $(cat "$work/$2.out")"
-    for _ in $(seq 100); do
-        [ -n "$(slurm_left)" ] || break
+# slurm_nothing_left NAME: no process of a job on any host; Slurm takes a moment to end a step's own.
+slurm_nothing_left() {
+    local left
+    for _ in $(seq 300); do
+        left=$(slurm_left)
+        [ -n "$left" ] || break
         sleep 0.1
     done
-    equal "$2: what is left" "$(slurm_left)x" x
+    equal "$1: what is left" "${left}x" x
+}
+
+# slurm_ended ID NAME STATE SECONDS: the last of its jobs has ended so.
+slurm_ended() {
+    slurm_await "$1" "$4" "$3" && pass || fail "$2: $(cat "$work/$2.out")"
+    slurm_nothing_left "$2"
 }
 
 # slurm_as_undisturbed NAME: the run's weights are those of one rank that made all the steps at once.

@@ -22,16 +22,16 @@ slurm_run scancel --signal=USR1 --batch "$job"
 slurm_queued_again "$job" srun
 # The second has one node, and a limit of its own.
 slurm_run scontrol update NodeName=node1 State=DRAIN Reason=test
-slurm_plan srun 'time-limit = 4s'
+slurm_plan srun 'time-limit = 8s'
 slurm_start_again "$job"
-slurm_await "$job" 20 RUNNING
+slurm_await "$job" 120 RUNNING
 slurm_queued_again "$job" srun
 equal 'ranks on one node' "$(grep -c 'life 2: 2 ranks on node0,* from step-' "$work/srun.out")" 1
 # The third has both again, and comes to the end.
 slurm_run scontrol update NodeName=node1 State=RESUME
 steps_from srun 20
 slurm_start_again "$job"
-slurm_ended "$job" srun COMPLETED 40
+slurm_ended "$job" srun COMPLETED 120
 equal 'lives' "$(lives srun)" 3
 slurm_as_undisturbed srun
 
@@ -44,7 +44,7 @@ slurm_run scancel --signal=USR1 --batch "$job"
 slurm_queued_again "$job" mpirun
 steps_from mpirun 20
 slurm_start_again "$job"
-slurm_ended "$job" mpirun COMPLETED 40
+slurm_ended "$job" mpirun COMPLETED 120
 slurm_as_undisturbed mpirun
 export LAUNCHER=srun
 
@@ -53,7 +53,7 @@ slurm_plan cancelled
 job=$(slurm_submit cancelled --nodes=2 --time=10)
 slurm_training cancelled
 slurm_run scancel "$job"
-slurm_ended "$job" cancelled CANCELLED 40
+slurm_ended "$job" cancelled CANCELLED 120
 equal 'cancelled: status' "$(cat "$work/cancelled/status")" stopped
 equal 'cancelled: checkpoint' "$(ls "$work/cancelled/checkpoints")" \
     "$(printf 'step-%010d' "$(summary cancelled steps)")"

@@ -46,14 +46,11 @@ one() {
         --mlp-widths 128 --epochs 100000 --batch-size 128 --eval-every 0 --quiet --threads 1 --checkpoint-epochs 0 \
         --run-dir "$dir/run" "$@" >"$dir/out" 2>"$dir/err" &
     job=$!
-    for _ in $(seq 1200); do
-        [ "$(grep -c '"kind":"step"' "$dir/run/metrics.jsonl" 2>/dev/null || true)" -gt 10 ] 2>/dev/null && break
-        sleep 0.05
-    done
+    reach "$(basename "$dir")/run" 11 || { kill -9 "$job" 2>/dev/null || true; return 0; }
     sleep "0.$((RANDOM % 90 + 10))"
     pid=$(pid_of "$dir/run" "$victim")
     if [ -z "$pid" ]; then
-        fail "$world ranks: not training after a minute: $(cat "$dir/err")"
+        fail "$world ranks: no process ids in environment.json: $(cat "$dir/err")"
         kill -9 "$job" 2>/dev/null || true
         return 0
     fi
@@ -70,16 +67,7 @@ one() {
         fail "$world ranks, $*: rank $victim was killed: $(grep '^ddp_train: ' "$dir/err" || cat "$dir/err")"
     fi
     rm -rf "$dir"
-    [ "$launcher" = mpirun ] || nothing_left "$world"
-}
-
-# Slurm takes a moment to end the step's own processes.
-nothing_left() {
-    for _ in $(seq 100); do
-        [ -n "$(slurm_left)" ] || break
-        sleep 0.1
-    done
-    equal "$1 ranks: what is left" "$(slurm_left)x" x
+    [ "$launcher" = mpirun ] || slurm_nothing_left "$world ranks"
 }
 
 for world in $worlds; do
