@@ -14,7 +14,7 @@ stop() {
         "$bench" "$@" --train '--model mlp --mlp-widths 16 --batch-per-rank 16 --synthetic-train 4096' \
         >"$work/said" 2>"$work/err" &
     local pid=$!
-    for _ in $(seq 300); do
+    for _ in $(seq 1200); do
         child=$(pgrep -P "$pid" | head -n 1) || true
         [ -z "$child" ] || dir=$(words_of "$child" | grep -A1 -x -e '--run-dir' | tail -n 1) || true
         [ -n "$dir" ] && [ -s "$dir/metrics.jsonl" ] && break
