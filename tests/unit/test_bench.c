@@ -131,11 +131,15 @@ static void a_picture_without_gnuplot_is_a_script(void **state)
     char dir[64];
     make_dir(dir);
     ddpi_bench_out out = {.dir = dir, .gnuplot = "no-such-gnuplot"};
+    char earlier[256];
+    snprintf(earlier, sizeof earlier, "%s/picture.svg", dir);
+    CHECK_OK(ddp_fs_write_atomic(earlier, "<svg/>", 6));
     CHECK_OK(ddpi_bench_out_open(&out, "numbers"));
     CHECK_OK(ddpi_bench_draw(&out, &plot));
     CHECK_OK(ddpi_bench_out_close(&out));
     char *said = read_file(dir, "numbers.txt"), *script = read_file(dir, "picture.gp");
     assert_non_null(strstr(said, "no-such-gnuplot is not here"));
+    assert_false(ddp_fs_exists(earlier)); /* of other numbers */
     assert_non_null(strstr(script, "$data0 << EOD\n1 2\n10 NaN\n100 3\nEOD\n"));
     assert_non_null(strstr(script, "set logscale x\n"));
     assert_non_null(strstr(script, "plot $data0 using 1:2 with lines title 'ring'\n"));

@@ -109,6 +109,11 @@ ddp_status ddpi_bench_draw(ddpi_bench_out *out, const ddpi_bench_plot *plot)
 
     if (out->dir == NULL)
         return DDP_OK;
+    /* An earlier picture would not be of these numbers. */
+    snprintf(name, sizeof name, "%s.svg", plot->name);
+    DDP_TRY(ddp_fs_join(path, sizeof path, out->dir, name));
+    if (unlink(path) != 0 && errno != ENOENT)
+        return DDP_FAIL(DDP_ERR_IO, "remove %s: %s", path, strerror(errno));
     snprintf(name, sizeof name, "%s.gp", plot->name);
     DDP_TRY(ddp_fs_join(path, sizeof path, out->dir, name));
     FILE *file = fopen(path, "w");
