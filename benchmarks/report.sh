@@ -40,12 +40,39 @@ else
     : "${repeats:=5}"
     sizes=8,64,512,4K,32K,256K,1M,4M,16M,64M,256M min_time=0.5 steps=30 warmup=5
 fi
+[[ $ranks =~ ^[1-9][0-9]*(,[1-9][0-9]*)*$ ]] ||
+    { echo "report.sh: --ranks: found \"$ranks\", expected numbers with commas between them" >&2; exit 2; }
+[[ $only =~ ^(allreduce|overlap|scaling|predict)(,(allreduce|overlap|scaling|predict))*$ ]] ||
+    { echo "report.sh: --only: found \"$only\", expected some of allreduce,overlap,scaling,predict" >&2; exit 2; }
 most=$(tr ',' '\n' <<<"$ranks" | sort -n | tail -n 1)
 need_program ddp_bench
 need_program ddp_train
 bench=$build_dir/ddp_bench
 mkdir -p "$out"
+page=$out/page.part
 failed=0
+
+# A shell hears a signal when its child has ended, unless it waits for it.
+running=
+stop() {
+    [ -z "$running" ] || { kill -TERM "$running" || true; wait "$running" || true; }
+    rm -f "$page"
+    exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' TERM
+trap 'stop 129' HUP
+
+# run LOG COMMAND...: with its output in the file.
+run() {
+    local log=$1 code=0
+    shift
+    "$@" >"$log" 2>&1 &
+    running=$!
+    wait "$running" || code=$?
+    running=
+    return "$code"
+}
 
 # ---- the page ----
 
@@ -63,23 +90,31 @@ text_to_html() {
         END { if (table) print "</table>" }'
 }
 
-# part TITLE NAME WHAT-IT-IS COMMAND...: runs the command with --out, and appends what came of it.
+part_failed() {
+    failed=1
+    { echo '<p class="failed">This part failed:</p><pre>'; tail -n 20 "$out/$name.log" | escape; echo '</pre>'; } >>"$page"
+    tail -n 5 "$out/$name.log" >&2
+}
+
+# part TITLE NAME WHAT-IT-IS COMMAND...: runs the command with --out, and appends what came of it. before: what runs first.
+before=
 part() {
     local title=$1 name=$2 what=$3 picture
     shift 3
     echo "report.sh: $title" >&2
     printf '<h2>%s</h2>\n<p>%s</p>\n<pre class="command">%s</pre>\n' "$title" "$what" \
         "$(printf '%q ' "$@" "--out" "$out" | sed "s#$build_dir/##g" | escape)" >>"$page"
-    if "$@" --out "$out" >"$out/$name.log" 2>&1; then
+    rm -f "$out/$name.svg" "$out/$name"-*.svg # an earlier report's
+    if [ -n "$before" ] && ! run "$out/$name.log" $before; then
+        part_failed
+    elif run "$out/$name.log" "$@" --out "$out"; then
         text_to_html <"$out/$name.txt" >>"$page"
         for picture in "$out/$name.svg" "$out/$name"-*.svg; do
             [ -f "$picture" ] || continue
             sed '/^<?xml/d; /^<!DOCTYPE/d; /^ "http.*svg11.dtd">/d' "$picture" >>"$page"
         done
     else
-        failed=1
-        { echo '<p class="failed">This part failed:</p><pre>'; tail -n 20 "$out/$name.log" | escape; echo '</pre>'; } >>"$page"
-        tail -n 5 "$out/$name.log" >&2
+        part_failed
     fi
 }
 
@@ -100,7 +135,6 @@ machine() {
     echo '</table>'
 }
 
-page=$out/page.part
 {
     cat <<'HTML'
 <!DOCTYPE html>
@@ -148,8 +182,11 @@ fi
 if wanted predict; then
     # One rank, which writes down when its layers' gradients are complete.
     [ ! -f "$out/one/config.ini" ] || rm -rf "$out/one"
-    "$build_dir/ddp_train" --quiet $train --dataset synthetic --batch-per-rank "$rank_batch" --threads 1 --max-steps $((steps + 10)) \
-        --bucket-cap-mb auto --eval-every -1 --checkpoint-at-end=no --run-dir "$out/one" >"$out/one.log" 2>&1 || true
+    one_rank() {
+        exec "$build_dir/ddp_train" --quiet $train --dataset synthetic --batch-per-rank "$rank_batch" --threads 1 \
+            --max-steps $((steps + 10)) --bucket-cap-mb auto --eval-every -1 --checkpoint-at-end=no --run-dir "$out/one"
+    }
+    before=one_rank # see part
     part 'What more ranks would come to' predict \
         "A prediction, not a measurement: from the times of one rank's layers, which ddp_train --bucket-cap-mb auto writes
 down, and what links of these rates would carry. The last table says what would help most." \

@@ -45,6 +45,32 @@ code=0
 "$report" --quick --only scaling --ranks 1 --train '--model no-such<model>' --out "$work/bad" >"$work/said" 2>"$work/err" || code=$?
 equal 'exit status with a part that failed' "$code" 1
 equal 'headings, tables, pictures, failures' "$(page "$work/bad/report.html" 2>&1)" "1 1 0 1"
+# The cause, and not that a file is missing.
+code=0
+"$report" --quick --only predict --ranks 1 --train '--model no-such<model>' --out "$work/bad" >"$work/said" 2>"$work/err" || code=$?
+equal 'exit status without the times of one rank' "$code" 1
+grep -q 'no-such&lt;model' "$work/bad/report.html" && grep -q 'no-such<model' "$work/err" && pass || fail "no cause: $(cat "$work/err")"
+for words in '--ranks 0' '--ranks abc' '--ranks 1,,2' '--only nothing'; do
+    code=0
+    "$report" --quick $words --out "$work/none" >"$work/said" 2>"$work/err" || code=$?
+    equal "exit status with $words" "$code" 2
+done
+[ ! -e "$work/none" ] && pass || fail 'a folder is made in spite of wrong arguments'
+
+# A signal ends what runs.
+printf '#!/bin/sh\necho $$ >"%s/sleeper"\nexec sleep 1000\n' "$work" >"$work/sleep"
+chmod +x "$work/sleep"
+"$report" --only overlap --train '--model mlp --mlp-widths 16 --synthetic-train 4096 --batch-per-rank 16' --ranks 2 \
+    --launcher "$work/sleep" --out "$work/stopped" >"$work/said" 2>"$work/err" &
+pid=$!
+code=0
+for _ in $(seq 100); do [ -s "$work/sleeper" ] && break; sleep 0.1; done
+[ -s "$work/sleeper" ] && pass || fail "nothing runs: $(cat "$work/err")"
+kill -TERM "$pid"
+wait "$pid" || code=$?
+equal 'exit status after TERM' "$code" 143
+kill -0 "$(cat "$work/sleeper")" 2>/dev/null && fail 'what the report started still runs' || pass
+[ ! -e "$work/stopped/page.part" ] && pass || fail 'half a page is left'
 code=0
 "$report" --quick --rank 1 >"$work/said" 2>"$work/err" || code=$?
 equal 'exit status with a wrong argument' "$code" 2
