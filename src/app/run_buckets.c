@@ -8,7 +8,6 @@
  * share memory, sums are carried out by the ranks that wait for them: nothing hides them, and only
  * their number can be chosen. */
 #include <math.h>
-#include <string.h>
 
 #include "app/buckets.h"
 #include "ddp/memory.h"
@@ -220,22 +219,6 @@ static ddp_status choose(ddpi_run *run, ddpi_passes *passes)
     return try_best(run, passes);
 }
 
-/* How gradients travel must be as in training, and take a time that follows from a bucket's size.
- */
-static ddp_status take_hook(ddpi_run *run)
-{
-    const ddp_hook_ops *hook = ddpi_wiring_hook(&run->config.run);
-    const char *name = ddp_hook_name(hook);
-
-    if (strcmp(name, "powersgd") == 0 || strcmp(name, "topk") == 0)
-        return DDP_FAIL(DDP_ERR_USAGE,
-                        "option --bucket-cap-mb: found auto with --compress %s, expected a number: "
-                        "what such a bucket takes does not follow from its size",
-                        name);
-    run->config.reducer.hook = hook;
-    return DDP_OK;
-}
-
 ddp_status ddpi_run_choose_buckets(ddpi_run *run)
 {
     ddpi_passes *passes = NULL;
@@ -243,9 +226,8 @@ ddp_status ddpi_run_choose_buckets(ddpi_run *run)
     if (!run->config.auto_buckets || run->config.run.eval_only || run->buckets != NULL)
         return DDP_OK;
     ddp_comm_note(run->comm, 0, "choosing buckets");
-    ddp_status st = take_hook(run);
-    if (st == DDP_OK)
-        st = allocate(run);
+    run->config.reducer.hook = ddpi_wiring_hook(&run->config.run); /* as in training */
+    ddp_status st = allocate(run);
     if (st == DDP_OK)
         st = ddpi_passes_create(run, &passes);
     st = ddpi_run_agree(run, st, "prepare to choose buckets");

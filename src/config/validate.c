@@ -141,6 +141,9 @@ static ddp_status check_buckets(const ddp_run_opts *run)
         return USAGE(
             "option --bucket-cap-mb: found auto with --exact, expected a number: norms are "
             "added bucket by bucket, and measured buckets differ from run to run");
+    if (chosen && run->compress != DDP_COMPRESS_NONE)
+        return USAGE("option --bucket-cap-mb: found auto with --compress, expected a number: what "
+                     "such a bucket takes does not follow from its size");
     if (chosen && run->strategy == DDP_STRATEGY_NAIVE)
         return USAGE("option --bucket-cap-mb: found auto with --strategy naive, which has no "
                      "buckets; expected ddp or sync");

@@ -138,6 +138,7 @@ static void values_that_do_not_fit_together_are_refused(void **state)
     refused("--bucket-cap-mb 0", "expected auto or a number from 0.001");
     refused("--bucket-cap-mb auto --exact", "with --exact, expected a number");
     refused("--bucket-cap-mb auto --strategy naive", "expected ddp or sync");
+    refused("--bucket-cap-mb auto --compress topk", "with --compress, expected a number");
     refused("--verify-grad --sync-bn", "statistics of each shard");
     refused("--verify-grad --eval-only --init-weights w", "one of them");
     refused("--verify-grad --verify-world 1 --exact", "one of them");
