@@ -81,6 +81,16 @@ static int pass_count(double pass_seconds)
     return (int)fmax(least, fmin(most, enough / fmax(pass_seconds, 1e-9)));
 }
 
+/* Of the rank that has most: all ranks must come to the same number of passes. */
+static int64_t most_shards(const ddpi_run *run)
+{
+    int64_t most = 1;
+
+    for (int r = 0; r < run->world; r++)
+        most = run->shares.counts[r] > most ? run->shares.counts[r] : most;
+    return most;
+}
+
 /* Whole steps with the reducer, whose buckets are the cut's. */
 static ddp_status try_cut(ddpi_passes *passes, ddp_reducer *reducer, ddpi_cut *cut,
                           double pass_seconds, ddpi_pass_times *times)
@@ -105,7 +115,7 @@ static ddp_status measure_size(ddpi_run *run, ddpi_passes *passes, ddp_reducer *
     b->hidden = ddp_comm_works_aside(run->comm, ddp_reducer_grads(reducer),
                                      ddp_param_table_length(ddp_model_params(run->net.model)) *
                                          sizeof(float));
-    const double pass_seconds = times.seconds * (double)run->config.reducer.shards;
+    const double pass_seconds = times.seconds * (double)most_shards(run);
     /* What is not hidden would count as part of backward. */
     double *ready = NULL;
     DDP_TRY(DDP_ALLOC(ready, (size_t)b->params));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # auto_buckets.sh - buckets that are chosen by measuring: the same losses as with those by size, with shared memory
-# and by messages; records of what was found; a resumed run.
+# and by messages; records of what was found; a resumed run; ranks with unequal shares.
 . "$(dirname "$0")/lib.sh"
 common=(--model resnet18-small --dataset synthetic --input-shape 1x8x8 --synthetic-train 256 --synthetic-test 64
     --batch-size 64 --epochs 1 --eval-every 0 --lr 0.002 --conv-algo gemm)
@@ -37,4 +37,7 @@ same_curve halves size2 4 1e-5
 
 train small loopback:2 --max-steps 2 --eval-every 0 --bucket-cap-mb auto --grad-dtype bf16 --clip-grad-norm 1 \
     --accumulate 2 --no-shared-memory --ema 0.9
+
+# Unequal ranks make as many passes as each other, though a step of one takes 15 times as long.
+train unequal 2 "${common[@]}" --batch-size 128 --rank-weights 1,15 --max-steps 1 --bucket-cap-mb auto
 finish
