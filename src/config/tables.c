@@ -124,7 +124,7 @@ static const ddp_option train_options[] = {
      "Instead of training: compute a micro-batch again that a run has kept because it was not "
      "finite, on one rank, and show all ranges; with --config and that run's config.ini"},
     {"verify-world", DDP_OPT_INT, AT(run.verify_world), 0, COUNT_MAX, NULL, "N",
-     "Instead of training: make N steps with --exact, and once more on one rank, and compare all "
+     "With --exact, instead of training: make N steps, and once more on one rank, and compare all "
      "bits"},
     {"verify-resume", DDP_OPT_INT, AT(run.verify_resume), 0, 1e9, NULL, "K",
      "Instead of training: make 2K steps, and once more with a checkpoint and a restart after K, "
