@@ -268,14 +268,15 @@ static ddp_status print(const sleeper *s, ddpi_bench_out *out)
         ddpi_bench_table_add(table, "%+.1f", error_of(s, t) * 1e2);
         ddpi_bench_table_add(table, "%.2f", t->exposed * 1e3);
         ddpi_bench_table_add(table, "%.2f", t->predicted.exposed * 1e3);
-        ddpi_bench_table_add(table, "%.1f", (1 - t->exposed / t->predicted.comm) * 1e2);
+        ddpi_bench_table_add(table, "%.1f", fmax(0, 1 - t->exposed / t->predicted.comm) * 1e2);
     }
-    ddpi_bench_say(out,
-                   "%s, %d ranks on %d hosts, sleeping: forward %.2f ms, backward %.2f ms; sums of "
-                   "%.2f ms in all, by size.\n\n",
-                   s->profile.model, ddp_comm_world(s->comm), ddp_comm_node_count(s->comm),
-                   s->profile.forward * 1e3, s->profile.backward * 1e3,
-                   s->trials[0].predicted.comm * 1e3);
+    ddpi_bench_say(
+        out,
+        "%s, %d ranks on %d host%s, sleeping: forward %.2f ms, backward %.2f ms; sums of "
+        "%.2f ms in all, by size.\n\n",
+        s->profile.model, ddp_comm_world(s->comm), ddp_comm_node_count(s->comm),
+        ddp_comm_node_count(s->comm) == 1 ? "" : "s", s->profile.forward * 1e3,
+        s->profile.backward * 1e3, s->trials[0].predicted.comm * 1e3);
     const ddp_status st = ddpi_bench_table_print(table, out);
     ddpi_bench_table_destroy(table);
     return st;
