@@ -27,6 +27,8 @@ json "$result" "all(c['ceiling'] < 1 and len(c['curve']['points']) > 5 and c['cu
     for c in d['cases'] if c['mode'] == 'weak' and c['ranks'] == 2)"
 json "$result" "all(c['loss']['batch'] == 0 for c in d['cases'] if c['mode'] == 'weak')"
 cmp -s "$work/said" "$work/out/scaling.txt" && pass || fail "the text is not what was printed"
+# Bars that lie on each other must hide those below.
+grep -qx 'set style fill solid 1' "$work/out/scaling-loss.gp" && pass || fail "bars of scaling-loss.gp can be seen through"
 grep -q 'no-such-gnuplot is not here' "$work/said" && pass || fail "nothing said about gnuplot"
 equal 'directories of runs that are left' "$(find "$work/runs" -mindepth 1 -type d | wc -l)" 0
 
