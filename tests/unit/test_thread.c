@@ -1,7 +1,12 @@
 /* Threads, monitors with deadlines, the bounded queue. */
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "ddp/memory.h"
 #include "ddp/thread.h"
@@ -50,6 +55,87 @@ static void threads_inherit_context(void **state)
         assert_int_equal(sigismember(&before, signal), sigismember(&after, signal));
     assert_false(thread.running);
     ddp_thread_join(&thread); /* a second join has no effect */
+}
+
+/* ---- short turns ---- */
+
+/* The kernel's struct sched_attr. */
+typedef struct turns {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t niceness;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+} turns;
+
+typedef struct shortened {
+    int policy; /* to take before; so is the niceness */
+    int niceness;
+    bool prepared;
+    turns before, after;
+    long slack_ns;
+} shortened;
+
+static bool get_turns(turns *out)
+{
+    *out = (turns){.size = sizeof *out};
+    return syscall(SYS_sched_getattr, 0, out, sizeof *out, 0) == 0;
+}
+
+/* All of it is this thread's alone. */
+static void *shorten(void *arg)
+{
+    shortened *s = arg;
+    const struct sched_param none = {0};
+
+    s->prepared = sched_setscheduler(0, s->policy, &none) == 0 &&
+                  setpriority(PRIO_PROCESS, (id_t)gettid(), s->niceness) == 0 &&
+                  get_turns(&s->before);
+    ddp_thread_short_turns();
+    s->prepared = s->prepared && get_turns(&s->after);
+    s->slack_ns = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    return NULL;
+}
+
+static void run_shorten(shortened *s)
+{
+    ddp_thread thread = {0};
+
+    CHECK_OK(ddp_thread_start(&thread, "short", shorten, s));
+    ddp_thread_join(&thread);
+    assert_int_equal(s->slack_ns, 1000);
+    if (!s->prepared)
+        skip(); /* no such policy here, or no such call */
+}
+
+static void short_turns_keep_niceness(void **state)
+{
+    shortened s = {.policy = SCHED_OTHER, .niceness = 7};
+    turns here;
+
+    (void)state;
+    run_shorten(&s);
+    assert_int_equal(s.after.policy, SCHED_OTHER);
+    assert_int_equal(s.after.niceness, 7);
+    /* Where the kernel knows lengths of turns, it tells them. */
+    assert_int_equal(s.after.runtime, s.before.runtime > 0 ? 100000 : 0);
+    /* Nobody else's turns became shorter. */
+    assert_true(get_turns(&here));
+    assert_int_equal(here.runtime, s.before.runtime);
+}
+
+static void short_turns_leave_other_policies(void **state)
+{
+    static const int policies[] = {SCHED_BATCH, SCHED_IDLE};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        shortened s = {.policy = policies[i], .niceness = 3};
+        run_shorten(&s);
+        assert_int_equal(s.after.policy, policies[i]);
+        assert_int_equal(s.after.niceness, 3);
+        assert_int_equal(s.after.runtime, s.before.runtime);
+    }
 }
 
 static void deadlines(void **state)
@@ -189,8 +275,12 @@ static void close_wakes_everybody(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_inherit_context),      cmocka_unit_test(deadlines),
-        cmocka_unit_test(queue_keeps_order_and_bounds), cmocka_unit_test(queue_between_threads),
+        cmocka_unit_test(threads_inherit_context),
+        cmocka_unit_test(short_turns_keep_niceness),
+        cmocka_unit_test(short_turns_leave_other_policies),
+        cmocka_unit_test(deadlines),
+        cmocka_unit_test(queue_keeps_order_and_bounds),
+        cmocka_unit_test(queue_between_threads),
         cmocka_unit_test(close_wakes_everybody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
