@@ -33,6 +33,12 @@ for script in "$root"/launch/*.sbatch; do
     else fail "$(basename "$script") outside a job: status $code: $(head -n 3 "$work/out")"; fi
 done
 
+# Submitted from another folder.
+code=0
+(cd "$work" && env -u DDP_TRAIN SLURM_JOB_ID=1 "$root/launch/slurm_train.sbatch" --model lenet) >"$work/out" 2>&1 || code=$?
+if [ $code -eq 2 ] && grep -q 'DDP_TRAIN: found build/ddp_train, expected a program' "$work/out"; then pass
+else fail "slurm_train.sbatch without a program: status $code: $(head -n 3 "$work/out")"; fi
+
 python=$(for p in python3 /usr/bin/python3; do "$p" -c 'import yaml' 2>/dev/null && echo "$p" && break; done || true)
 if [ -n "$python" ]; then
     "$python" - "$root/launch/mpijob.yaml" >"$work/words" 2>"$work/err" <<'END' || fail "mpijob.yaml: $(cat "$work/err")"
