@@ -41,5 +41,9 @@ sleep_steps() {
         "$(sed -n 's/^ *"step": *//p' <<<"$out" | awk '$1 < 0.07 { bad++ } END { print bad + 0 }')" 0
 }
 sleep_steps messages --no-shared-memory
+# A curve of sums that take no time: no share of them is infinite.
+echo '{"points": [{"bytes": 0, "seconds": 0}], "ranks": 2}' >"$work/nothing.json"
+sleep_steps nothing --no-shared-memory --curve "$work/nothing.json"
+equal 'of nothing, all is hidden' "$(awk -F'|' '$2 ~ /auto|by size/ { print $9 + 0 }' "$work/nothing.out" | sort -u)" 100
 sleep_steps shared
 finish

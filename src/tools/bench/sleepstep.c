@@ -251,6 +251,12 @@ static double error_of(const sleeper *s, const trial *t)
     return predicted_step(s, t) / t->step - 1;
 }
 
+/* Of sums that take no time, all; ranks that wake up late do not make it less than nothing. */
+static double hidden_share(const trial *t)
+{
+    return t->predicted.comm > 0 ? fmax(0, 1 - t->exposed / t->predicted.comm) : 1;
+}
+
 static ddp_status print(const sleeper *s, ddpi_bench_out *out)
 {
     static const char *const heads[] = {"buckets",           "number",           "step ms",
@@ -268,7 +274,7 @@ static ddp_status print(const sleeper *s, ddpi_bench_out *out)
         ddpi_bench_table_add(table, "%+.1f", error_of(s, t) * 1e2);
         ddpi_bench_table_add(table, "%.2f", t->exposed * 1e3);
         ddpi_bench_table_add(table, "%.2f", t->predicted.exposed * 1e3);
-        ddpi_bench_table_add(table, "%.1f", fmax(0, 1 - t->exposed / t->predicted.comm) * 1e2);
+        ddpi_bench_table_add(table, "%.1f", hidden_share(t) * 1e2);
     }
     ddpi_bench_say(
         out,
@@ -344,6 +350,10 @@ static ddp_status run_ranks(sleep_opts *opts)
     comm_opts.allreduce = (ddp_allreduce_algo)opts->allreduce;
     comm_opts.shared_memory = opts->shared_memory;
     ddp_status st = ddp_comm_mpi_open(&comm_opts, NULL, NULL, &s->comm);
+    if (st == DDP_OK)
+        st = ddp_comm_agree(s->comm,
+                            ddp_comm_rank(s->comm) == 0 ? ddpi_bench_out_check(&opts->out) : DDP_OK,
+                            "prepare --out");
     if (st == DDP_OK) /* as training does */
         st = ddp_comm_tune(s->comm);
     if (st == DDP_OK)
