@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "ddp/fs.h"
+#include "ddp/memory.h"
 #include "tools/bench/scaling.h"
 
 static void near(double found, double want, double slack)
@@ -174,6 +175,32 @@ static void damaged_records_are_named(void **state)
     CHECK_OK(ddp_fs_remove_tree(dir));
 }
 
+/* As many cases as options allow, with names as long as datasets have. */
+static void the_picture_of_many_cases_is_whole(void **state)
+{
+    (void)state;
+    enum { CASES = 128 };
+    static ddpi_scaling_case cases[CASES];
+    char dir[] = "/tmp/ddp_test_bench_scaling_XXXXXX", path[256], *text;
+    ddpi_bench_out out = {.dir = dir, .gnuplot = "no-such-gnuplot"};
+    size_t bytes;
+    assert_non_null(mkdtemp(dir));
+    for (int i = 0; i < CASES; i++) {
+        cases[i] = made_up(i % 32 < 16 ? DDPI_SCALING_WEAK : DDPI_SCALING_STRONG);
+        cases[i].data = "a-dataset-of-20-chars";
+        cases[i].ranks = 65536;
+        ddpi_scaling_divide(&cases[i]);
+    }
+    CHECK_OK(ddpi_bench_out_open(&out, "scaling"));
+    CHECK_OK(ddpi_scaling_report(cases, CASES, true, &out));
+    CHECK_OK(ddpi_bench_out_close(&out));
+    snprintf(path, sizeof path, "%s/scaling-loss.gp", dir);
+    CHECK_OK(ddp_fs_read(path, 1 << 20, &text, &bytes));
+    assert_non_null(memmem(text, bytes, "set xrange [-0.7:128-0.3]\n", 25));
+    ddp_free(text);
+    CHECK_OK(ddp_fs_remove_tree(dir));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +210,7 @@ int main(void)
         cmocka_unit_test(without_a_link_there_is_no_communication),
         cmocka_unit_test(records_give_medians_without_the_first_steps),
         cmocka_unit_test(damaged_records_are_named),
+        cmocka_unit_test(the_picture_of_many_cases_is_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

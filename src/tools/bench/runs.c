@@ -112,9 +112,9 @@ ddp_status ddpi_run_folder_close(const char *chosen, const char *path, ddp_statu
     const bool failed = st != DDP_OK && !is_stopped();
     const sigset_t mask = without_enders();
 
-    if (chosen == NULL && failed) {
+    if (chosen == NULL && failed && rmdir(path) != 0) {
         fprintf(stderr, "ddp_bench: logs of the runs are in %s\n", path);
-    } else if (chosen == NULL) {
+    } else if (chosen == NULL && !failed) {
         const ddp_status removed = remove_surely(path);
         st = st == DDP_OK ? removed : st;
     }

@@ -253,7 +253,7 @@ static ddp_status draw_loss(const ddpi_scaling_case *cases, int count, double *v
 {
     ddpi_bench_series series[PART_COUNT];
     char styles[PART_COUNT][TITLE_BYTES],
-        setup[4096] = "set style fill solid 1\nset xtics rotate by -25 (";
+        setup[8192] = "set style fill solid 1\nset xtics rotate by -25 (";
     size_t used = strlen(setup);
 
     for (int i = 0; i < count; i++) {
