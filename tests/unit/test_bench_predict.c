@@ -68,6 +68,12 @@ static void two_levels_send_least_and_wait_least(void **state)
                6 * 1e-6 + 2 * 7.0 / 8 * bytes / 1e10 + 4 * latency + 2 * 3.0 / 4 * bytes / rate,
                1e-9);
     CHECK_NEAR(sum_of(&net, DDPI_SUM_RING, true, 8), inside, 1e-9);
+    /* A link that is faster than memory leaves a ring as fast as inside a host. */
+    ddpi_sum_net fast = ddpi_sum_net_line(0, 1e11);
+    fast.per_host = 8;
+    fast.local_latency = 1e-6;
+    fast.local_bytes_per_second = 1e10;
+    CHECK_NEAR(sum_of(&fast, DDPI_SUM_RING, false, 32), 62e-6 + 2 * 31.0 / 32 * bytes / 1e10, 1e-9);
     for (int64_t ranks = 2; ranks < 100000; ranks *= 3) {
         const double best = sum_of(&net, DDPI_SUM_BEST, true, ranks);
         for (int algo = 0; algo < DDPI_SUM_BEST; algo++)

@@ -11,9 +11,10 @@
  *                          result last: 2 (a + S/B) more
  *
  * With g ranks on each of h hosts, two levels are a ring inside (reduce-scatter, all-gather) and
- * the algorithm over h between. Flat, a ring passes the link with all its n - 1 pieces, while trees
- * and halving by distance 1, 2, 4, ... have their first log2 g rounds inside a host: as many bytes
- * as on two levels.
+ * the algorithm over h between. Flat, a ring passes the link with all its n - 1 pieces, and is as
+ * fast as its slowest neighbours, be they on two hosts or on one, while trees and halving by
+ * distance 1, 2, 4, ... have their first log2 g rounds inside a host: as many bytes as on two
+ * levels.
  *
  * Pure arithmetic; seconds and bytes. */
 #ifndef DDP_TOOLS_BENCH_PREDICT_H

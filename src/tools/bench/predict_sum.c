@@ -61,20 +61,25 @@ static double over_link(const ddpi_sum_net *net, ddpi_sum_shape shape, double by
            rest * shape.volumes / net->reference.volumes;
 }
 
+static double over_host(const ddpi_sum_net *net, ddpi_sum_shape shape, double bytes)
+{
+    return shape.latencies * net->local_latency +
+           shape.volumes * bytes / net->local_bytes_per_second;
+}
+
 static double seconds_of(const ddpi_sum_net *net, ddpi_sum_algo algo, bool two_levels,
                          int64_t ranks, double bytes)
 {
     const int64_t local = ranks < net->per_host ? ranks : net->per_host;
     const int64_t hosts = (ranks + local - 1) / local;
-    ddpi_sum_shape inside, between = ddpi_sum_shape_of(algo, hosts);
+    const ddpi_sum_shape inside = ddpi_sum_shape_of(two_levels ? DDPI_SUM_RING : algo, local);
 
-    inside = ddpi_sum_shape_of(two_levels ? DDPI_SUM_RING : algo, local);
     if (!two_levels && algo == DDPI_SUM_RING && hosts > 1) {
-        inside = (ddpi_sum_shape){0, 0};
-        between = ddpi_sum_shape_of(algo, ranks);
+        const ddpi_sum_shape ring = ddpi_sum_shape_of(algo, ranks);
+        const double between = over_link(net, ring, bytes);
+        return local > 1 ? fmax(between, over_host(net, ring, bytes)) : between;
     }
-    return over_link(net, between, bytes) + inside.latencies * net->local_latency +
-           inside.volumes * bytes / net->local_bytes_per_second;
+    return over_link(net, ddpi_sum_shape_of(algo, hosts), bytes) + over_host(net, inside, bytes);
 }
 
 ddp_cost_curve ddpi_sum_curve(const ddpi_sum_net *net, ddpi_sum_algo algo, bool two_levels,
