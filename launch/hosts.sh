@@ -8,29 +8,61 @@ usage() { sed -n '2,/^\([^#]\|$\)/s/^# \{0,1\}//p' "$0"; }
 #     node0
 #     node0 slots=4
 #     node0:4
+# A host's slots on several lines add up, and each of them is one slot without a number, as in the lists of PBS.
 read_hosts() {
-    local line name rest number=0
+    local line name rest i number=0
+    local -A places=()
+    local host='[A-Za-z0-9_][A-Za-z0-9._-]*' count='([1-9][0-9]{0,4})' gap='[[:space:]]*'
     hosts=() slots=()
-    [ -r "$1" ] || { echo "$1: cannot be read, expected a list of hosts as those in hostfiles/" >&2; return 2; }
+    if [ ! -r "$1" ] || [ -d "$1" ]; then
+        echo "$1: cannot be read, expected a list of hosts as those in hostfiles/" >&2
+        return 2
+    fi
     while IFS= read -r line || [ -n "$line" ]; do
         number=$((number + 1))
+        line=${line#$'\xef\xbb\xbf'} line=${line%$'\r'} # what Windows adds
         line=${line%%#*}
         read -r name rest <<<"$line"
         [ -n "$name" ] || continue
-        if [[ $line =~ ^[[:space:]]*([A-Za-z0-9._-]+):([1-9][0-9]*)[[:space:]]*$ ]]; then
+        if [[ $line =~ ^$gap($host):$count$gap$ ]]; then
             name=${BASH_REMATCH[1]} rest=${BASH_REMATCH[2]}
-        elif [[ "$name $rest" =~ ^[A-Za-z0-9._-]+[[:space:]]+slots[[:space:]]*=[[:space:]]*([1-9][0-9]*)([[:space:]]+max[-_]slots=[0-9]+)?[[:space:]]*$ ]]; then
+        elif [[ "$name $rest" =~ ^$host\ slots$gap=$gap$count([[:space:]]+max[-_]slots$gap=$gap[0-9]+)?$gap$ ]]; then
             rest=${BASH_REMATCH[1]}
-        elif [ -n "$rest" ] || ! [[ $name =~ ^[A-Za-z0-9._-]+$ ]]; then
+        elif [ -n "$rest" ] || ! [[ $name =~ ^$host$ ]]; then
             echo "$1:$number: found \"${line}\", expected HOST, HOST slots=N or HOST:N" >&2
             return 2
         fi
-        hosts+=("$name") slots+=("$rest")
+        i=${places[$name]:-}
+        if [ -n "$i" ]; then
+            slots[i]=$((${slots[i]:-1} + ${rest:-1}))
+        else
+            places[$name]=${#hosts[@]}
+            hosts+=("$name") slots+=("$rest")
+        fi
     done <"$1"
     [ ${#hosts[@]} -gt 0 ] || { echo "$1: no host in it" >&2; return 2; }
 }
 
-is_here() { [ "$1" = localhost ] || [ "$1" = "$(uname -n)" ] || [ "${1%%.*}" = "$(uname -n)" ]; }
+# is_here HOST: by its short or its long name, or by an address.
+is_here() {
+    local here
+    here=$(uname -n)
+    case $1 in localhost | 127.* | "$here" | "${here%%.*}" | "$here".*) return 0 ;; esac
+    [[ $1 =~ ^[0-9.]+$ ]] && case " $(hostname -I 2>/dev/null) " in *" $1 "*) return 0 ;; esac
+    return 1
+}
+
+# Sets agent to agent.sh. Launchers cut its path into words, and at colons: then to a link, in agent_dir.
+find_agent() {
+    agent=$here/agent.sh
+    case $agent in
+        *[[:space:]:]*)
+            agent_dir=$(mktemp -d)
+            ln -s "$here/agent.sh" "$here/watch.sh" "$agent_dir"
+            agent=$agent_dir/agent.sh
+            ;;
+    esac
+}
 
 # on_host HOST COMMAND: a text for the host's shell, which is this one's where the host is.
 on_host() {
@@ -48,7 +80,7 @@ host_facts='gpus=$(nvidia-smi -L 2>/dev/null | grep -c "^GPU ")
 [ "$gpus" -gt 0 ] || gpus=$(ls /dev | grep -c "^nvidia[0-9][0-9]*\$")
 echo "gpus $gpus"
 echo "cores $(nproc)"
-PATH=$PATH:/usr/sbin:/sbin ip -o -4 addr show 2>/dev/null | while read -r _ name _ address _; do
+PATH=$PATH:/usr/sbin:/sbin ip -o -4 addr show up 2>/dev/null | while read -r _ name _ address _; do
     echo "address $name $address"
 done'
 
@@ -61,8 +93,13 @@ look_at_hosts() {
     done
     wait
     for i in "${!hosts[@]}"; do
-        [ -e "$1/$i.code" ] || continue
-        echo "host ${hosts[i]} does not answer: $(tail -n 1 "$1/$i.err" | grep . || echo "status $(cat "$1/$i.code")")" >&2
+        if [ -e "$1/$i.code" ]; then
+            echo "host ${hosts[i]} does not answer: $(tail -n 1 "$1/$i.err" | grep . || echo "status $(cat "$1/$i.code")")" >&2
+        elif [ -z "$(fact "$1/$i" cores)" ]; then
+            echo "host ${hosts[i]} does not tell of its cores: $(cat "$1/$i" "$1/$i.err" | head -n 1)" >&2
+        else
+            continue
+        fi
         failed=1
     done
     return $failed

@@ -39,6 +39,28 @@ code=0
 if [ $code -eq 2 ] && grep -q 'DDP_TRAIN: found build/ddp_train, expected a program' "$work/out"; then pass
 else fail "slurm_train.sbatch without a program: status $code: $(head -n 3 "$work/out")"; fi
 
+# reads TEXT HOSTS: as printf writes it; NAME:SLOTS of each host.
+reads() {
+    printf -- "$1" >"$work/list"
+    read_hosts "$work/list" 2>"$work/err" || fail "$1: $(cat "$work/err")"
+    equal "$1" "$(for i in "${!hosts[@]}"; do printf '%s:%s ' "${hosts[i]}" "${slots[i]}"; done)" "$2 "
+}
+reads 'a\r\n\r\n# more\r\nb slots=2\r\n' 'a: b:2'
+reads '\xef\xbb\xbfa\n' 'a:'
+reads '\t a slots = 2  max-slots = 3 # x\n10.0.0.1:3 ' 'a:2 10.0.0.1:3'
+reads 'a\nb\na\na' 'a:3 b:'
+reads 'a slots=2\nb:1\na:3\n' 'a:5 b:1'
+for line in 'a slots=0' 'a slots=' 'a slots=100000' 'a 2' 'a:' '::1' '-v' 'a;b' 'me@a'; do
+    code=0
+    read_hosts <(printf 'x\n\n%s\n' "$line") 2>"$work/err" || code=$?
+    equal "$line" "$code $(grep -cF ":3: found \"$line\", expected" "$work/err")" '2 1'
+done
+for file in "$work/none" "$work" /dev/null; do
+    code=0
+    read_hosts "$file" 2>"$work/err" || code=$?
+    equal "$file" "$code $(grep -c . "$work/err")" '2 1'
+done
+
 python=$(for p in python3 /usr/bin/python3; do "$p" -c 'import yaml' 2>/dev/null && echo "$p" && break; done || true)
 if [ -n "$python" ]; then
     "$python" - "$root/launch/mpijob.yaml" >"$work/words" 2>"$work/err" <<'END' || fail "mpijob.yaml: $(cat "$work/err")"
