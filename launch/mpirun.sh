@@ -15,20 +15,21 @@
 #   --dry-run         prints the command only
 #
 # The command is printed before it runs. TERM, INT (Ctrl-C) and HUP ask the ranks to save and leave with status 3
-# as USR1 does; the second one ends them at once. The exit status is mpirun's, 1 if it had to be ended, 2 for a
-# mistake. DDP_RSH is another ssh, as in agent.sh.
+# as USR1 does, as soon as there are ranks; the second one ends them at once. The exit status is mpirun's, 1 if it had to
+# be ended, 2 for a mistake. DDP_RSH is another ssh, as in agent.sh.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/hosts.sh"
+. "$here/job.sh"
 
 refuse() {
-    echo "mpirun.sh: $*" >&2
+    say "$@"
     exit 2
 }
 
 # positive NAME VALUE
 positive() {
-    case $2 in '' | *[!0-9]* | 0*) refuse "$1: found \"$2\", expected a number from 1" ;; esac
+    case $2 in '' | *[!0-9]* | 0* | ????????*) refuse "$1: found \"$2\", expected a number from 1" ;; esac
 }
 
 hostfile='' ranks='' subnet='' grace=15 mpirun=mpirun dry='' oversubscribe=''
@@ -36,8 +37,8 @@ forward=()
 parse() {
     while [ $# -gt 0 ]; do
         case $1 in
-            --hostfile=* | --subnet=* | --grace=* | --mpirun=*) set -- "${1%%=*}" "${1#*=}" "${@:2}"; continue ;;
-            --help | -h) usage; exit 0 ;;
+            -h | --help) usage; exit 0 ;;
+            --hostfile=* | --subnet=* | --grace=* | --mpirun=* | --ranks=*) set -- "${1%%=*}" "${1#*=}" "${@:2}"; continue ;;
             --dry-run) dry=1; shift; continue ;;
             --oversubscribe) oversubscribe=1; shift; continue ;;
             --) shift; break ;;
@@ -59,7 +60,8 @@ parse() {
     done
     [ $# -gt 0 ] || refuse "found no program, expected ddp_train and its options"
     program=("$@")
-    if [ -n "$subnet" ] && ! [[ $subnet =~ ^([0-9]{1,3}\.){3}[0-9]{1,3}/([0-9]|[12][0-9]|3[0-2])$ ]]; then
+    local byte='(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])'
+    if [ -n "$subnet" ] && ! [[ $subnet =~ ^($byte\.){3}$byte/([1-9]|[12][0-9]|3[0-2])$ ]]; then
         refuse "--subnet: found \"$subnet\", expected NET/BITS like 10.0.0.0/24"
     fi
 }
@@ -96,7 +98,7 @@ look_around() {
     done
     interfaces=$(IFS=,; echo "${names[*]}")
     if [ $with_gpus -gt 0 ] && [ $with_gpus -lt ${#hosts[@]} ]; then
-        echo "mpirun.sh: some hosts have GPUs and some none: ddp_train will use none unless told otherwise" >&2
+        say 'some hosts have GPUs and some none: ddp_train will use none unless told otherwise'
     fi
 }
 
@@ -117,7 +119,7 @@ count_ranks() {
     local i total=0
     for i in "${!hosts[@]}"; do total=$((total + ${slots[i]:-0})); done
     : "${ranks:=$total}"
-    positive -np "$ranks"
+    [ "$ranks" != 0 ] || refuse "-np: is missing, and the Slurm job has no number of tasks"
     if [ "$total" -gt 0 ] && [ "$ranks" -gt "$total" ] && [ -z "$oversubscribe" ]; then
         refuse "-np: found $ranks, expected at most $total, the slots of ${#hosts[@]} host(s), or --oversubscribe"
     fi
@@ -130,8 +132,7 @@ find_variables() {
     mapfile -t names < <(compgen -e | grep -E \
         '^((DDP_TRAIN|NCCL|OMP|DNNL|ONEDNN|UCX|FI|MALLOC)_.*|CUDA_(VISIBLE_DEVICES|DEVICE_.*|MODULE_.*|LAUNCH_.*)|LD_LIBRARY_PATH|HWLOC_COMPONENTS)$' || true)
     case ${NCCL_SOCKET_IFNAME:-} in
-        ^*) echo "mpirun.sh: NCCL_SOCKET_IFNAME=$NCCL_SOCKET_IFNAME only excludes, and takes any other interface:" \
-            "--subnet is safer" >&2 ;;
+        ^*) say "NCCL_SOCKET_IFNAME=$NCCL_SOCKET_IFNAME only excludes, and takes any other interface: --subnet is safer" ;;
     esac
 }
 
@@ -157,7 +158,7 @@ ompi_command() {
     if [ -n "$oversubscribe" ]; then
         if [ $kind = ompi5 ]; then command+=(--map-by :OVERSUBSCRIBE); else command+=(--oversubscribe); fi
     fi
-    ! is_remote || command+=("$to_launcher" "${rsh}_agent" "$here/agent.sh")
+    ! is_remote || command+=("$to_launcher" "${rsh}_agent" "$agent")
     [ ${#hosts[@]} -le 64 ] || command+=("$to_launcher" "${rsh}_no_tree_spawn" 1)
     [ -z "$subnet" ] || command+=(--mca btl_tcp_if_include "$subnet" "$to_launcher" "$include" "$subnet")
     if [ -n "$interfaces" ] && [ -z "${NCCL_SOCKET_IFNAME:-}" ]; then
@@ -173,7 +174,7 @@ mpich_command() {
     command=("$mpirun")
     [ ${#hosts[@]} -eq 0 ] || [ -z "${slots[0]}" ] || command+=(-hosts "$(host_list)")
     command+=(-n "$ranks")
-    ! is_remote || command+=(-launcher ssh -launcher-exec "$here/agent.sh")
+    ! is_remote || command+=(-launcher ssh -launcher-exec "$agent")
     if [ -n "$interfaces" ]; then
         case $interfaces in
             *,*) refuse "--subnet: MPICH wants one name of an interface on all hosts, found $interfaces" ;;
@@ -187,50 +188,19 @@ mpich_command() {
     command+=("${program[@]}")
 }
 
-# Words for a shell that is not bash.
-quote_words() {
-    local word
-    for word in "$@"; do
-        if [[ $word =~ ^[A-Za-z0-9_@%+=:,./-]+$ ]]; then printf '%s ' "$word"
-        else printf "'%s' " "${word//\'/\'\\\'\'}"; fi
-    done
-}
-
-# A session of its own: Ctrl-C is for this script alone, which turns it into a request.
-run() {
-    local signal told=''
-    DDP_WATCH_PARENT=$$ DDP_LAUNCH_GRACE=$grace setsid sh "$here/watch.sh" "$grace" "exec $(quote_words "${command[@]}")" &
-    job=$!
-    stop() {
-        if [ -z "$told" ]; then
-            told=1
-            echo "mpirun.sh: asks the ranks to save and to stop; the next signal ends them at once" >&2
-            kill -USR1 $job 2>/dev/null || true
-        else
-            kill -TERM $job 2>/dev/null || true
-        fi
-    }
-    for signal in TERM INT HUP; do trap stop "$signal"; done
-    trap 'kill -USR1 $job 2>/dev/null || true' USR1
-    trap 'kill -USR2 $job 2>/dev/null || true' USR2
-    code=0
-    wait $job || code=$?
-    while kill -0 $job 2>/dev/null; do
-        code=0
-        wait $job || code=$?
-    done
-    return $code
-}
-
 parse "$@"
 find_kind
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+work=$(mktemp -d) agent_dir=''
+trap 'rm -rf "$work" "$agent_dir"' EXIT
 find_hosts
 count_ranks
 find_variables
+find_agent
 if [ $kind = mpich ]; then mpich_command; else ompi_command; fi
 quote_words "${command[@]}"
 echo
 [ -z "$dry" ] || exit 0
-run
+export DDP_LAUNCH_GRACE=$grace
+catch_signals
+run_job "$grace" "${command[@]}"
+exit "$code"

@@ -6,8 +6,9 @@
 #
 # The command gets --resume auto unless it says --resume itself, and needs --run-dir. Restarted is what fails:
 # not a run that has ended (0), whose options are wrong (2), or that was stopped and wants to go on later (3);
-# these statuses are handed on, and so is the last one when there are no restarts left. TERM, INT and USR1 are
-# passed on to the command, which saves and leaves with 3, and end the restarts. Before a restart, processes
+# these statuses are handed on, and so is the last one when there are no restarts left. TERM, INT (Ctrl-C), HUP and
+# USR1 ask the ranks to save and to leave with 3, and end the restarts; the second one ends the run, too. USR2 is
+# passed on. Before a restart, processes
 # of the run that are left are killed, and segments of shared memory that Open MPI has left are removed where no
 # process uses them any more: on this host, and on those of --hostfile, which is the command's own unless said,
 # through ssh (DDP_RSH: another one). Hosts that do not answer are left alone: ranks end by themselves there, and
@@ -15,28 +16,34 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/hosts.sh"
+. "$here/job.sh"
 
 max=3
 pause=1
 hostfile=''
+refuse() {
+    say "$@"
+    exit 2
+}
 while [ $# -gt 0 ]; do
     case $1 in
-        --help | -h) usage; exit 0 ;;
-        --max-restarts) max=${2:?--max-restarts needs a number}; shift 2 ;;
-        --max-restarts=*) max=${1#--max-restarts=}; shift ;;
-        --pause) pause=${2:?--pause needs seconds}; shift 2 ;;
-        --pause=*) pause=${1#--pause=}; shift ;;
-        --hostfile) hostfile=${2:?--hostfile needs a file}; shift 2 ;;
-        --hostfile=*) hostfile=${1#--hostfile=}; shift ;;
+        --max-restarts=* | --pause=* | --hostfile=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
+        --max-restarts | --pause | --hostfile) [ $# -gt 1 ] || refuse "$1: a value is missing" ;;
+        -h | --help) usage; exit 0 ;;
         --) shift; break ;;
-        --*) echo "run_restarts.sh: found \"$1\", expected --max-restarts, --pause, --hostfile, --help or a command" >&2; exit 2 ;;
+        -*) refuse "found \"$1\", expected --max-restarts, --pause, --hostfile, --help or a command" ;;
         *) break ;;
     esac
+    case $1 in
+        --max-restarts) max=$2 ;;
+        --pause) pause=$2 ;;
+        *) hostfile=$2 ;;
+    esac
+    shift 2
 done
-case $max in
-    '' | *[!0-9]*) echo "run_restarts.sh: --max-restarts: found \"$max\", expected a number" >&2; exit 2 ;;
-esac
-[ $# -gt 0 ] || { echo "run_restarts.sh: found no command, expected mpirun ... ddp_train ..." >&2; exit 2; }
+[[ $max =~ ^[0-9]{1,9}$ ]] || refuse "--max-restarts: found \"$max\", expected a number"
+[[ $pause =~ ^[0-9]{1,9}(\.[0-9]+)?$ ]] || refuse "--pause: found \"$pause\", expected seconds"
+[ $# -gt 0 ] || refuse 'found no command, expected mpirun ... ddp_train ...'
 
 command=("$@")
 case " $* " in
@@ -58,12 +65,13 @@ hosts=()
 DDP_RESTARTS_ID="$$-$(date +%s%N)"
 export DDP_RESTARTS_ID
 if [ ${#hosts[@]} -gt 0 ]; then
+    agent_dir=''
+    trap 'rm -rf "$agent_dir"' EXIT
     [ -z "${OMPI_MCA_plm_rsh_agent:-}" ] || export DDP_RSH=${DDP_RSH:-$OMPI_MCA_plm_rsh_agent}
-    export OMPI_MCA_plm_rsh_agent=$here/agent.sh PRTE_MCA_plm_ssh_agent=$here/agent.sh
-    export HYDRA_LAUNCHER=ssh HYDRA_LAUNCHER_EXEC=$here/agent.sh
+    find_agent
+    export OMPI_MCA_plm_rsh_agent=$agent PRTE_MCA_plm_ssh_agent=$agent
+    export HYDRA_LAUNCHER=ssh HYDRA_LAUNCHER_EXEC=$agent
 fi
-
-say() { echo "run_restarts.sh: $*" >&2; }
 
 # What is done on each host, in its own shell; says what it found. The script itself was there before the mark. A
 # segment that is just being made is not mapped yet.
@@ -97,37 +105,29 @@ clean_up() {
     wait
 }
 
-stopping=
-job=
-pass_on() {
-    stopping=$1
-    [ -z "$job" ] || kill "-$1" "$job" 2>/dev/null || true
-}
-for signal in TERM INT USR1; do trap "pass_on $signal" "$signal"; done
+catch_signals
 
 restarts=0
 while :; do
-    code=0
-    "${command[@]}" &
-    job=$!
-    # A signal ends wait before the job has ended.
-    wait "$job" || code=$?
-    while kill -0 "$job" 2>/dev/null; do
-        code=0
-        wait "$job" || code=$?
-    done
-    job=
-    case $code in 0 | 2 | 3) exit "$code" ;; esac
+    # Without an end to a launcher that stays: that is for the command to say.
+    run_job 1000000000 "${command[@]}"
+    case $code in
+        0 | 2 | 3) exit "$code" ;;
+        126 | 127) say "the command cannot be run: no restart"; exit "$code" ;;
+    esac
     clean_up
+    if [ -z "$stopping" ] && [ "$restarts" -lt "$max" ]; then
+        restarts=$((restarts + 1))
+        say "the run ended with status $code; restart $restarts of $max"
+        # A signal ends this wait.
+        sleep "$pause" &
+        wait $! || true
+    elif [ -z "$stopping" ]; then
+        say "the run ended with status $code, after $restarts restarts: no more"
+        exit "$code"
+    fi
     if [ -n "$stopping" ]; then
         say "was asked to stop ($stopping); the run ended with status $code"
         exit "$code"
     fi
-    if [ "$restarts" -ge "$max" ]; then
-        say "the run ended with status $code, after $restarts restarts: no more"
-        exit "$code"
-    fi
-    restarts=$((restarts + 1))
-    say "the run ended with status $code; restart $restarts of $max"
-    sleep "$pause" || true
 done

@@ -27,6 +27,7 @@ cat >"$work/ssh" <<'END'
 #!/bin/sh
 case $1 in
     far) echo 'no route to far' >&2; exit 255 ;;
+    mute) echo 'welcome'; exit ;;
     gpu*) echo "gpus 8" ;;
     *) echo "gpus 0" ;;
 esac
@@ -108,6 +109,13 @@ lacks 'in a Slurm job' "$(SLURM_JOB_ID=1 SLURM_NTASKS=6 words ompi4 prog)" --hos
 printed=$(PATH=$work/ompi4:$PATH "$script" --dry-run --hostfile "$work/given" prog "it's" '$x')
 equal 'the printed command' "$(PATH=$work/ompi4:$PATH bash -c "$printed")" "$(words ompi4 --hostfile "$work/given" prog "it's" '$x')"
 
+# Launchers cut the agent's path at blanks.
+mkdir "$work/my files"
+cp "$launch_dir"/*.sh "$work/my files"
+agent=$(script="$work/my files/mpirun.sh" words ompi4 --hostfile "$work/given" prog | grep 'agent.sh$')
+case $agent in *' '*) fail "a blank in: $agent" ;; *) pass ;; esac
+if [ -e "$(dirname "$agent")" ]; then fail "$(dirname "$agent") is left"; else pass; fi
+
 # no KIND TEXT ARGUMENTS...: refused with status 2, for this reason.
 no() {
     local kind=$1 text=$2 code=0
@@ -122,9 +130,16 @@ no ompi4 'bad:1: found "a slots=x"' --hostfile "$work/bad" prog
 no ompi4 'host far does not answer: no route to far' --hostfile "$work/far" prog
 no ompi4 '10.9.0.0/16: host a has no address there: lo 127.0.0.1/8' --hostfile "$work/given" --subnet 10.9.0.0/16 prog
 no ompi4 'found 6, expected at most 5' --hostfile "$work/given" -np 6 prog
-no ompi4 '--subnet: found "eth0"' --subnet eth0 prog
+for net in eth0 10.1.0.0 10.1.0.0/33 10.1.0.0/0 10.257.0.0/16 10.01.0.0/16; do
+    no ompi4 "--subnet: found \"$net\"" --subnet "$net" prog
+done
 no ompi4 'no program' --hostfile "$work/given"
 no other 'found "Some MPI 1.0"' prog
+no ompi4 'none --version failed' --mpirun none prog
+no ompi4 '-np: found "99999999999999999999"' --oversubscribe -np 99999999999999999999 prog
+no ompi4 'host mute does not tell of its cores: welcome' --hostfile <(echo mute) prog
+SLURM_JOB_ID=1 no ompi4 '-np: is missing' prog
+equal 'words of help' "$("$script" --help | grep -c -- '^  --subnet NET/BITS ')" 1
 no mpich 'found eth1,ens3' --hostfile "$work/odd" --subnet 10.1.0.0/16 prog
 
 # A real run: its status; and asked to stop, it saves and ends with 3.
@@ -133,14 +148,40 @@ model=(--dataset synthetic --synthetic-train 480 --synthetic-test 48 --model mlp
 code=0
 "$script" -np 2 --oversubscribe "$program" "${model[@]}" --lr x --run-dir "$work/wrong" >"$work/out" 2>&1 || code=$?
 equal 'status of wrong options' "$code" 2
+
+# ended NAME SECONDS: the script, job, saves and ends in that time, with status 3.
+ended() {
+    local code=0
+    for _ in $(seq $(($2 * 20))); do kill -0 $job 2>/dev/null || break; sleep 0.05; done
+    kill -9 $job 2>/dev/null && fail "$1: was still there after $2 s: $(cat "$work/err")"
+    wait $job || code=$?
+    equal "$1: status" "$code" 3
+    equal "$1: the run" "$(cat "$work/$1/status")" stopped
+}
 "$script" -np 2 --oversubscribe "$program" "${model[@]}" --run-dir "$work/told" >"$work/out" 2>"$work/err" &
 job=$!
 reach told 6 || true
 kill -TERM $job
-code=0
-wait $job || code=$?
-equal 'status when told to stop' "$code" 3
-equal 'the run when told to stop' "$(cat "$work/told/status")" stopped
+sleep 0.05
+kill -TERM $job # as timeout does, which is not to be the second signal
+ended told 20
+
+# Asked before there are ranks: mpirun would pass USR1 to nobody, and ranks die of it that do not catch it yet.
+mkdir "$work/late"
+cat >"$work/late/mpirun" <<END
+#!/bin/bash
+[ "\$1" = --version ] && exec $(command -v mpirun) --version
+touch "$work/late/started"
+exec $(command -v mpirun) "\$@"
+END
+chmod +x "$work/late/mpirun"
+PATH=$work/late:$PATH "$script" -np 2 --oversubscribe "$program" "${model[@]}" --run-dir "$work/early" \
+    >"$work/out" 2>"$work/err" &
+job=$!
+until [ -e "$work/late/started" ]; do sleep 0.01; done
+sleep 0.1
+kill -TERM $job
+ended early 20
 
 # An mpirun that does not end when its rank has: watch.sh ends it.
 mkdir -p "$work/stuck"
@@ -158,4 +199,15 @@ PATH=$work/stuck:$PATH timeout 120 "$script" --grace 1 prog >"$work/out" 2>"$wor
 equal 'status of a launcher that stays' "$code" 1
 grep -q "^$here: mpirun was still there" "$work/err" && pass || fail "no word of it: $(cat "$work/err")"
 kill -0 "$(cat "$work/stuck/mpirun.pid")" 2>/dev/null && fail 'the launcher is still there' || pass
+
+# A watch that is killed does not leave its process.
+sh "$launch_dir/watch.sh" 1 "exec sleep 300 # $work" &
+job=$!
+until left=$(cat /proc/$job/task/*/children) && [ "$(wc -w <<<"$left")" -eq 2 ]; do sleep 0.05; done
+kill -9 $job
+for _ in $(seq 100); do
+    kill -0 $left 2>/dev/null || break
+    sleep 0.05
+done
+if kill -0 $left 2>/dev/null; then fail 'a process is left of a watch that was killed'; else pass; fi
 finish

@@ -46,21 +46,47 @@ restarted 2 1 2 'exit 2'
 restarted 3 1 2 'exit 3'
 restarted 1 3 2 'exit 1'
 restarted 137 2 1 'kill -9 $$'
+restarted 127 1 2 'exec /no/such/program'
 # What is left of a run does not live on.
 restarted 1 2 1 "sleep 300 >/dev/null 2>&1 & echo \$! >'$work/left'; exit 1"
 gone "$(cat "$work/left")" && pass || fail 'a process is left'
-code=0
-bash "$script" --max-restarts x -- true >"$work/out" 2>&1 || code=$?
-equal 'a wrong number' "$code" 2
+# refuses TEXT ARGUMENTS...: with status 2.
+refuses() {
+    local text=$1 code=0
+    shift
+    bash "$script" "$@" >"$work/out" 2>&1 || code=$?
+    equal "$*" "$code $(grep -cF -- "$text" "$work/out")" '2 1'
+}
+refuses '--max-restarts: found "x", expected' --max-restarts x -- true
+refuses '--max-restarts: found "99999999999999999999", expected' --max-restarts=99999999999999999999 -- true
+refuses '--max-restarts: a value is missing' --max-restarts
+refuses '--pause: found "soon", expected' --pause soon -- true
+refuses 'found "-x", expected' -x -- true
+refuses 'found no command' --max-restarts 1
 
-# A signal reaches the run, which is not restarted.
-bash "$script" --max-restarts 2 --pause 0 -- mpirun -np 2 "$program" "${model[@]}" --epochs 100000 \
-    --run-dir "$work/told" >"$work/out" 2>&1 &
+# Told between two runs: there is no other one.
+: >"$work/count"
+bash "$script" --pause 60 -- bash -c "echo >>'$work/count'; exit 7" >"$work/out" 2>&1 &
 job=$!
-reach told 6 || true
-kill -USR1 "$job"
+for _ in $(seq 200); do
+    grep -q 'restart 1 of 3' "$work/out" && break
+    sleep 0.05
+done
+kill -TERM $job
 code=0
-wait "$job" || code=$?
-equal 'exit status when told to stop' "$code" 3
-equal 'status when told to stop' "$(cat "$work/told/status")" stopped
+wait $job || code=$?
+equal 'told between two runs' "$code $(wc -l <"$work/count")" '7 1'
+
+# A signal reaches the run, which is not restarted. (A background process has INT ignored otherwise.)
+for signal in USR1 INT; do
+    env --default-signal=INT bash "$script" --max-restarts 2 --pause 0 -- mpirun -np 2 "$program" "${model[@]}" \
+        --epochs 100000 --run-dir "$work/told-$signal" >"$work/out" 2>&1 &
+    job=$!
+    reach "told-$signal" 6 || true
+    kill -s $signal "$job"
+    code=0
+    wait "$job" || code=$?
+    equal "exit status on $signal" "$code" 3
+    equal "status on $signal" "$(cat "$work/told-$signal/status")" stopped
+done
 finish
