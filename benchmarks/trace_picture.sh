@@ -41,6 +41,8 @@ awk -F';' -v step="$step" -v ranks="$ranks" '
         printf "%.4f %.4f %.3f %.3f %s\n", ($4 - from) / 1000, ($4 + $5 - from) / 1000, low, high, colour[$1]
     }' "$work/events" "$work/events" >"$work/boxes"
 
+[ -s "$work/boxes" ] || { echo "trace_picture.sh: $trace has no step${step:+ $step}" >&2; exit 1; }
+
 ticks=$(for ((r = 0; r < ranks; r++)); do printf '"rank %d" %d.58, ' "$r" $((ranks - 1 - r)); done)
 gnuplot <<END
 set terminal svg size 1000,$((90 + 95 * ranks)) font "sans-serif,13" background "white"
