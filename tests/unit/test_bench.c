@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "ddp/fs.h"
 #include "ddp/memory.h"
@@ -190,6 +191,25 @@ static void gnuplot_draws_or_its_failure_is_told(void **state)
     CHECK_OK(ddp_fs_remove_tree(dir));
 }
 
+/* As a full disk leaves it, which gnuplot does not mind. */
+static void a_picture_that_is_not_whole_is_no_picture(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/ddp-bench-XXXXXX", program[256], path[256];
+    const char *script = "#!/bin/sh\nhead -c 3000 /dev/zero >picture.svg\n";
+    assert_non_null(mkdtemp(dir));
+    snprintf(program, sizeof program, "%s/draw", dir);
+    snprintf(path, sizeof path, "%s/picture.svg", dir);
+    CHECK_OK(ddp_fs_write_atomic(program, script, strlen(script)));
+    assert_int_equal(chmod(program, 0700), 0);
+    ddpi_bench_out out = {.dir = dir, .gnuplot = program};
+    CHECK_OK(ddpi_bench_out_open(&out, "numbers"));
+    CHECK_FAILS(ddpi_bench_draw(&out, &plot), DDP_ERR_IO, "picture.svg: the picture is not whole");
+    assert_false(ddp_fs_exists(path));
+    CHECK_OK(ddpi_bench_out_close(&out));
+    CHECK_OK(ddp_fs_remove_tree(dir));
+}
+
 static void without_out_nothing_is_written(void **state)
 {
     (void)state;
@@ -210,6 +230,7 @@ int main(void)
         cmocka_unit_test(a_picture_without_gnuplot_is_a_script),
         cmocka_unit_test(no_text_is_a_command_of_gnuplots),
         cmocka_unit_test(gnuplot_draws_or_its_failure_is_told),
+        cmocka_unit_test(a_picture_that_is_not_whole_is_no_picture),
         cmocka_unit_test(without_out_nothing_is_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

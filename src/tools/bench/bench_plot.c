@@ -103,17 +103,39 @@ static ddp_status run_gnuplot(ddpi_bench_out *out, const char *name)
     return DDP_OK;
 }
 
+/* gnuplot ends well on a full disk, too. What draws nothing was told to (--gnuplot true). */
+static ddp_status check_picture(const char *path)
+{
+    static const char last[] = "</svg>";
+    char end[32] = "";
+    FILE *file = fopen(path, "r");
+
+    if (file == NULL && errno == ENOENT)
+        return DDP_OK;
+    if (file == NULL)
+        return DDP_FAIL(DDP_ERR_IO, "read %s: %s", path, strerror(errno));
+    if (fseek(file, -(long)(sizeof end - 1), SEEK_END) == 0)
+        (void)!fread(end, 1, sizeof end - 1, file);
+    fclose(file);
+    if (strstr(end, last) != NULL)
+        return DDP_OK;
+    (void)unlink(path);
+    return DDP_FAIL(DDP_ERR_IO, "write %s: the picture is not whole; a full disk?", path);
+}
+
 ddp_status ddpi_bench_draw(ddpi_bench_out *out, const ddpi_bench_plot *plot)
 {
-    char path[PATH_MAX], name[NAME_MAX];
+    char path[PATH_MAX], picture[PATH_MAX], name[NAME_MAX];
 
     if (out->dir == NULL)
         return DDP_OK;
+    if (out->text != NULL) /* first, where there is little room; closing it tells of errors */
+        (void)fflush(out->text);
     /* An earlier picture would not be of these numbers. */
     snprintf(name, sizeof name, "%s.svg", plot->name);
-    DDP_TRY(ddp_fs_join(path, sizeof path, out->dir, name));
-    if (unlink(path) != 0 && errno != ENOENT)
-        return DDP_FAIL(DDP_ERR_IO, "remove %s: %s", path, strerror(errno));
+    DDP_TRY(ddp_fs_join(picture, sizeof picture, out->dir, name));
+    if (unlink(picture) != 0 && errno != ENOENT)
+        return DDP_FAIL(DDP_ERR_IO, "remove %s: %s", picture, strerror(errno));
     snprintf(name, sizeof name, "%s.gp", plot->name);
     DDP_TRY(ddp_fs_join(path, sizeof path, out->dir, name));
     FILE *file = fopen(path, "w");
@@ -123,5 +145,6 @@ ddp_status ddpi_bench_draw(ddpi_bench_out *out, const ddpi_bench_plot *plot)
     int bad = ferror(file);
     if ((fclose(file) != 0) | bad)
         return DDP_FAIL(DDP_ERR_IO, "write %s: %s", path, strerror(errno));
-    return run_gnuplot(out, plot->name);
+    DDP_TRY(run_gnuplot(out, plot->name));
+    return check_picture(picture);
 }
