@@ -295,7 +295,9 @@ static ddp_status measure(work *w, int64_t from_step)
             w->result->bucket_count = span->id + 1;
     }
     if (w->result->bucket_count == 0)
-        return DDP_FAIL(DDP_ERR_FORMAT, "the trace has no spans of buckets: one rank alone?");
+        return DDP_FAIL(
+            DDP_ERR_FORMAT,
+            "the trace has no spans of buckets by number; with --strategy naive there are none");
     if (w->result->bucket_count > t->count)
         return DDP_FAIL(DDP_ERR_FORMAT, "the trace has a bucket %d, but %d spans in all",
                         w->result->bucket_count - 1, t->count);
