@@ -8,9 +8,9 @@
  * have synced them rank 0 adds the manifest and renames. Nothing in it depends on the number of
  * ranks.
  *
- * Saving: begin() copies this rank's part into memory that was made at the start; a thread writes
- * it. Between steps the ranks exchange flags() by whatever means they have, and advance() moves all
- * of them alike. All functions are called by one thread a rank. */
+ * Saving: begin() copies this rank's part, of what it owns, into memory that was made at the start;
+ * a thread writes it. Between steps the ranks exchange flags() by whatever means they have, and
+ * advance() moves all of them alike. All functions are called by one thread a rank. */
 #ifndef DDP_CHECKPOINT_H
 #define DDP_CHECKPOINT_H
 
@@ -34,6 +34,10 @@ typedef struct ddp_ckpt_parts {
         float *values;
     } flats[DDP_CKPT_MAX_FLATS];
     int flat_count;
+    /* Elements of the flats, ascending: this rank has them right there alone. Equally many on all
+     * ranks, which cover everything together. NULL: everywhere. Only saved by. */
+    const ddp_range *owned;
+    int owned_count;
     const ddp_buffer_table *buffers;
     const float *combined; /* running statistics of all shards; only saved */
     int64_t counter;       /* value of every counter */
@@ -64,8 +68,9 @@ typedef struct ddp_ckpt_save {
     const char *state;  /* text of state.json; rank 0's counts */
     int64_t stopped_ns; /* since when training stands still (ddp_now_ns); 0: since begin() */
 } ddp_ckpt_save;
-/* Collective, while not busy. parts are as at the creation, complete (see
- * ddp_strategy_get_state()). A folder that cannot be made fails on all ranks alike. */
+/* Collective, while not busy. parts are as at the creation but for what is owned, which may differ
+ * from save to save (see ddp_strategy_get_shares()). A folder that cannot be made fails on all
+ * ranks alike. */
 DDP_CALL ddp_status ddp_ckpt_begin(ddp_ckpt *ckpt, const ddp_ckpt_parts *parts,
                                    const ddp_ckpt_save *save);
 DDP_API bool ddp_ckpt_busy(const ddp_ckpt *ckpt);

@@ -37,9 +37,13 @@ struct ddp_ckpt {
     int64_t keep;
     ddp_comm *comm;
     ddpi_ckpt_layout layout;
-    char *memory;   /* the snapshot */
-    float *scratch; /* the thread's */
-    char *state;    /* text of the save under way */
+    ddp_range *owned; /* [world][owned_count]: what the layout is cut by */
+    int owned_count;
+    bool cut;     /* is it? */
+    char *memory; /* the snapshot */
+    size_t memory_bytes;
+    ddpi_ckpt_scratch scratch; /* the thread's */
+    char *state;               /* text of the save under way */
     int64_t step, best;
     save_phase phase;
     ddp_thread thread;
@@ -64,11 +68,8 @@ static ddp_status write_pieces(const ddp_ckpt *c, int file, int fd, const char *
 {
     for (int i = 0; i < c->layout.count; i++) {
         const ddpi_ckpt_piece *piece = &c->layout.pieces[i];
-        const char *bytes;
-        if (piece->file != file)
-            continue;
-        DDP_TRY(ddpi_ckpt_piece_bytes(piece, c->memory, c->scratch, &bytes));
-        DDP_TRY(ddp_fs_write_at(fd, bytes, piece->bytes, piece->offset, path));
+        if (piece->file == file)
+            DDP_TRY(ddpi_ckpt_piece_write(piece, c->memory, &c->scratch, fd, path));
     }
     return ddp_fs_sync(fd, path);
 }
@@ -234,6 +235,70 @@ ddp_ckpt_report ddp_ckpt_last(const ddp_ckpt *c)
     return c->report;
 }
 
+/* ---- what this rank writes ---- */
+
+static ddp_status make_room(ddp_ckpt *c)
+{
+    /* What ranks own differs by little from equal shares, which the first room is for. */
+    const size_t slack = c->layout.memory_bytes / 64 + 65536;
+    void *memory;
+    if (c->layout.memory_bytes <= c->memory_bytes)
+        return DDP_OK;
+    ddp_large_free(c->memory, c->memory_bytes);
+    c->memory = NULL;
+    c->memory_bytes = 0;
+    DDP_TRY(ddp_large_alloc(c->layout.memory_bytes + slack, &memory));
+    c->memory = memory;
+    c->memory_bytes = c->layout.memory_bytes + slack;
+    return DDP_OK;
+}
+
+static ddp_status cut(ddp_ckpt *c, const ddp_ckpt_parts *parts)
+{
+    const ddpi_ckpt_owners owners = {.rank = ddp_comm_rank(c->comm),
+                                     .world = ddp_comm_world(c->comm),
+                                     .ranges = c->owned,
+                                     .count = c->owned_count};
+    DDP_TRY(ddpi_ckpt_cut(&c->layout, parts, &owners));
+    return make_room(c);
+}
+
+static ddp_status gather_owned(ddp_ckpt *c, const ddp_ckpt_parts *parts, ddp_range **all_out)
+{
+    const size_t bytes = (size_t)parts->owned_count * sizeof **all_out;
+    ddp_range *all = NULL;
+    ddp_status st = DDP_ALLOC(all, (size_t)ddp_comm_world(c->comm) * (size_t)parts->owned_count);
+    st = ddp_comm_agree(c->comm, st, "begin a checkpoint");
+    if (st == DDP_OK)
+        st = ddp_comm_allgather(c->comm, parts->owned, bytes, all);
+    if (st != DDP_OK)
+        ddp_free(all);
+    else
+        *all_out = all;
+    return st;
+}
+
+/* Collective. The ranks' shares follow what they own now. *cut_out: this rank's alone. */
+static ddp_status follow_owners(ddp_ckpt *c, const ddp_ckpt_parts *parts, ddp_status *cut_out)
+{
+    const int count = parts->owned != NULL ? parts->owned_count : 0;
+    ddp_range *all = NULL;
+    if (count > 0)
+        DDP_TRY(gather_owned(c, parts, &all));
+    const size_t bytes = (size_t)ddp_comm_world(c->comm) * (size_t)count * sizeof *all;
+    *cut_out = DDP_OK;
+    if (c->cut && count == c->owned_count && (count == 0 || memcmp(all, c->owned, bytes) == 0)) {
+        ddp_free(all);
+        return DDP_OK;
+    }
+    ddp_free(c->owned);
+    c->owned = all;
+    c->owned_count = count;
+    *cut_out = cut(c, parts);
+    c->cut = *cut_out == DDP_OK;
+    return DDP_OK;
+}
+
 /* ---- beginning ---- */
 
 static ddp_status make_file(const ddp_ckpt *c, int file)
@@ -276,7 +341,10 @@ ddp_status ddp_ckpt_begin(ddp_ckpt *c, const ddp_ckpt_parts *parts, const ddp_ck
     const int64_t start = save->stopped_ns != 0 ? save->stopped_ns : ddp_now_ns();
     c->step = save->step;
     c->best = save->best;
-    ddp_status st = name_temporary(c);
+    ddp_status st;
+    DDP_TRY(follow_owners(c, parts, &st));
+    if (st == DDP_OK)
+        st = name_temporary(c);
     if (st == DDP_OK && is_root(c))
         st = make_files(c, save->state);
     if (st == DDP_OK)
@@ -336,20 +404,16 @@ static ddp_status open_folder(ddp_ckpt *c)
 
 static ddp_status prepare(ddp_ckpt *c, const ddp_ckpt_opts *opts, const ddp_ckpt_parts *parts)
 {
-    void *memory;
     if (strlen(opts->dir) >= sizeof c->dir)
         return DDP_FAIL(DDP_ERR_USAGE, "the path of the checkpoints is too long");
     snprintf(c->dir, sizeof c->dir, "%s", opts->dir);
     c->keep = opts->keep;
-    DDP_TRY(
-        ddpi_ckpt_layout_make(parts, ddp_comm_rank(c->comm), ddp_comm_world(c->comm), &c->layout));
+    DDP_TRY(ddpi_ckpt_layout_make(parts, &c->layout));
+    DDP_TRY(cut(c, parts)); /* before the first step all ranks have the same */
+    c->cut = true;
     for (int file = 0; file < DDPI_CKPT_FILES; file++)
         c->report.bytes += c->layout.file_bytes[file];
-    DDP_TRY(DDP_ALLOC(c->scratch, c->layout.largest_param));
-    if (c->layout.memory_bytes > 0) {
-        DDP_TRY(ddp_large_alloc(c->layout.memory_bytes, &memory));
-        c->memory = memory;
-    }
+    DDP_TRY(ddpi_ckpt_scratch_open(parts->table, &c->scratch));
     DDP_TRY(ddp_monitor_init(&c->monitor));
     c->monitor_made = true;
     return ddp_thread_start(&c->thread, "checkpoint", thread_main, c);
@@ -384,9 +448,9 @@ void ddp_ckpt_destroy(ddp_ckpt *c)
         ddp_thread_join(&c->thread);
         ddp_monitor_destroy(&c->monitor);
     }
-    if (c->memory != NULL)
-        ddp_large_free(c->memory, c->layout.memory_bytes);
-    ddp_free(c->scratch);
+    ddp_large_free(c->memory, c->memory_bytes);
+    ddp_free(c->owned);
+    ddpi_ckpt_scratch_close(&c->scratch);
     ddp_free(c->state);
     ddpi_ckpt_layout_free(&c->layout);
     ddp_free(c);
