@@ -90,6 +90,9 @@ DDP_API void ddp_reducer_set_gate(ddp_reducer *reducer, ddp_reducer_gate gate);
 DDP_API int ddp_reducer_bucket_count(const ddp_reducer *reducer);
 /* Elements of a bucket. */
 DDP_API ddp_range ddp_reducer_bucket(const ddp_reducer *reducer, int bucket);
+/* Between steps: of a bucket, what this rank updated in the last step; before the first one all of
+ * it, since all ranks are alike then. */
+DDP_API ddp_range ddp_reducer_owned(const ddp_reducer *reducer, int bucket);
 /* With `exact`: what is handed over in one piece, whoever owns it; in order, covering the flat
  * buffer. Functions of the parameters, the buckets' sizes and whether there is a lane. Else there
  * are none. */

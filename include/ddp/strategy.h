@@ -121,11 +121,18 @@ typedef struct ddp_strategy_state {
     float *running;        /* [shards][length of the buffer table] */
     double *seen;          /* [shards]: samples */
     ddp_loss_scale scale;
+    /* Of get_shares(); the strategy's own. Else NULL. */
+    const ddp_range *owned;
+    int owned_count;
 } ddp_strategy_state;
 /* Collective, between steps. With `complete` every rank gets the whole of the optimizer's state and
  * the combination; else the state is what this rank has, to be written to. */
 DDP_CALL ddp_status ddp_strategy_get_state(ddp_strategy *strategy, bool complete,
                                            ddp_strategy_state *state_out);
+/* Collective, between steps. The combination, and of the optimizer's state what the ranks have
+ * without exchanging it: the flats are right in the ranges `owned` of them, ascending, as many on
+ * every rank; over all ranks these cover everything. NULL: the whole of it. */
+DDP_CALL ddp_status ddp_strategy_get_shares(ddp_strategy *strategy, ddp_strategy_state *state_out);
 /* Local. The optimizer goes on as after so many steps. */
 DDP_API void ddp_strategy_set_steps(ddp_strategy *strategy, int64_t steps);
 /* Local. Goes on with that loss scale, if the strategy has any. */

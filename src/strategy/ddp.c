@@ -16,8 +16,13 @@ static ddp_status publish(ddp_strategy *s, float *buffer)
     return ddp_reducer_publish(s->reducer, buffer);
 }
 
-static const ddp_strategy_ops ddp_ops = {"ddp", true, true, exchange, publish};
-static const ddp_strategy_ops sync_ops = {"sync", false, true, exchange, publish};
+static ddp_range owned(const ddp_strategy *s, int bucket)
+{
+    return ddp_reducer_owned(s->reducer, bucket);
+}
+
+static const ddp_strategy_ops ddp_ops = {"ddp", true, true, exchange, publish, owned};
+static const ddp_strategy_ops sync_ops = {"sync", false, true, exchange, publish, owned};
 
 const ddp_strategy_ops *ddp_strategy_ddp(void)
 {

@@ -64,7 +64,7 @@ static ddp_status publish(ddp_strategy *s, float *buffer)
                "moving average");
 }
 
-static const ddp_strategy_ops naive_ops = {"naive", false, false, exchange, publish};
+static const ddp_strategy_ops naive_ops = {"naive", false, false, exchange, publish, NULL};
 
 const ddp_strategy_ops *ddp_strategy_naive(void)
 {

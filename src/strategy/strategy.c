@@ -189,6 +189,11 @@ ddp_status ddp_strategy_create(const ddp_strategy_ops *ops, const ddp_strategy_o
         ddp_reducer_create(&s->opts.reducer, ddp_model_params(model), device, comm, &s->reducer),
         err);
     DDP_TRY_GOTO(st, ddp_comm_agree(comm, set_up_exact(s), "set up exact sums"), err);
+    DDP_TRY_GOTO(st,
+                 ddp_comm_agree(comm,
+                                DDP_ALLOC(s->owned, (size_t)ddp_reducer_bucket_count(s->reducer)),
+                                "set up the optimizer"),
+                 err);
     ddp_reducer_on_update(s->reducer, ddpi_strategy_update, s);
     if (ddp_optim_measures(s->optim))
         ddp_reducer_set_gate(s->reducer,
@@ -221,6 +226,7 @@ void ddp_strategy_destroy(ddp_strategy *s)
     ddp_free(s->words);
     ddp_free(s->times);
     ddp_free(s->exact);
+    ddp_free(s->owned);
     ddp_free(s);
 }
 
@@ -284,6 +290,19 @@ ddp_status ddp_strategy_get_state(ddp_strategy *s, bool complete, ddp_strategy_s
         return DDP_OK;
     for (int i = 0; i < state_out->optim.count; i++)
         DDP_TRY(s->ops->publish(s, state_out->optim.flats[i].values));
+    return ddpi_running_combine(s->running, s->comm, &state_out->combined);
+}
+
+ddp_status ddp_strategy_get_shares(ddp_strategy *s, ddp_strategy_state *state_out)
+{
+    const int count = ddp_reducer_bucket_count(s->reducer);
+    if (s->ops->owned == NULL)
+        return ddp_strategy_get_state(s, true, state_out);
+    DDP_TRY(ddp_strategy_get_state(s, false, state_out));
+    for (int i = 0; i < count; i++)
+        s->owned[i] = s->ops->owned(s, i);
+    state_out->owned = s->owned;
+    state_out->owned_count = count;
     return ddpi_running_combine(s->running, s->comm, &state_out->combined);
 }
 

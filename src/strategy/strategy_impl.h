@@ -17,6 +17,8 @@ struct ddp_strategy_ops {
     ddp_status (*exchange)(ddp_strategy *strategy, ddp_step_stats *stats);
     /* Collective, between steps: what was updated in another flat buffer goes to everybody. */
     ddp_status (*publish)(ddp_strategy *strategy, float *buffer);
+    /* Local: of every bucket, what this rank updates; NULL where publish has to come first. */
+    ddp_range (*owned)(const ddp_strategy *strategy, int bucket);
 };
 
 /* What a rank tells the others about its part of a step. */
@@ -57,6 +59,7 @@ struct ddp_strategy {
      * the others' places are 0. */
     double *exact;
     size_t exact_count;
+    ddp_range *owned;           /* [buckets]: as get_shares() gave them last */
     int64_t first_shard;        /* of this rank, over all ranks */
     uint32_t flags;             /* for the next control word */
     struct ddpi_graphs *graphs; /* of whole steps (graphs.h); NULL: steps are not replayed */

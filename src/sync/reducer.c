@@ -548,6 +548,12 @@ ddp_range ddp_reducer_bucket(const ddp_reducer *r, int index)
     return r->plan.ranges[index];
 }
 
+ddp_range ddp_reducer_owned(const ddp_reducer *r, int index)
+{
+    DDP_ASSERT(index >= 0 && index < r->plan.count);
+    return r->settled == r->plan.count ? owned_of(r, index) : r->plan.ranges[index];
+}
+
 int ddp_reducer_block_count(const ddp_reducer *r)
 {
     return r->opts.exact ? r->plan.block_count : 0;

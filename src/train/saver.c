@@ -36,28 +36,28 @@ static bool is_root(const ddp_saver *s)
     return ddp_comm_rank(s->parts.comm) == 0;
 }
 
-static ddp_status gather(const ddp_saver_parts *p, bool complete, ddp_ckpt_parts *parts_out,
-                         ddp_strategy_state *state_out)
+static ddp_ckpt_parts parts_of(const ddp_saver_parts *p, const ddp_strategy_state *given)
 {
-    DDP_TRY(ddp_strategy_get_state(p->strategy, complete, state_out));
-    const ddp_strategy_state state = *state_out;
-    *parts_out = (ddp_ckpt_parts){.device = p->device,
-                                  .table = ddp_model_params(p->model),
-                                  .params = ddp_strategy_params(p->strategy),
-                                  .buffers = ddp_model_buffers(p->model),
-                                  .combined = state.combined,
-                                  .counter = p->batches,
-                                  .shards = p->shards,
-                                  .first = p->first_shard,
-                                  .own = state.shards,
-                                  .running = state.running,
-                                  .seen = state.seen};
+    const ddp_strategy_state state = *given;
+    ddp_ckpt_parts parts = {.device = p->device,
+                            .table = ddp_model_params(p->model),
+                            .params = ddp_strategy_params(p->strategy),
+                            .owned = state.owned,
+                            .owned_count = state.owned_count,
+                            .buffers = ddp_model_buffers(p->model),
+                            .combined = state.combined,
+                            .counter = p->batches,
+                            .shards = p->shards,
+                            .first = p->first_shard,
+                            .own = state.shards,
+                            .running = state.running,
+                            .seen = state.seen};
     for (int i = 0; i < state.optim.count; i++) {
-        parts_out->flats[i].name = state.optim.flats[i].name;
-        parts_out->flats[i].values = state.optim.flats[i].values;
+        parts.flats[i].name = state.optim.flats[i].name;
+        parts.flats[i].values = state.optim.flats[i].values;
     }
-    parts_out->flat_count = state.optim.count;
-    return DDP_OK;
+    parts.flat_count = state.optim.count;
+    return parts;
 }
 
 /* ---- life ---- */
@@ -77,7 +77,8 @@ ddp_status ddp_saver_create(const ddp_saver_opts *opts, const ddp_saver_parts *p
     s->saved_step = opts->saved_step;
     s->last_save_ns = s->last_call_ns = ddp_now_ns();
     if (opts->dir != NULL) {
-        DDP_TRY_GOTO(st, gather(parts, false, &layout, &made), err);
+        DDP_TRY_GOTO(st, ddp_strategy_get_state(parts->strategy, false, &made), err);
+        layout = parts_of(parts, &made);
         DDP_TRY_GOTO(st, ddp_ckpt_create(&ckpt, &layout, parts->comm, &s->ckpt), err);
     }
     *saver_out = s;
@@ -154,13 +155,13 @@ static ddp_status describe(const ddp_saver *s, const ddp_run_state *state,
 
 static ddp_status begin(ddp_saver *s, const ddp_run_state *state, int64_t stopped_ns)
 {
-    ddp_ckpt_parts parts;
     ddp_ckpt_save save = {.step = state->steps,
                           .best = s->opts.keep_best ? state->best_step : -1,
                           .stopped_ns = stopped_ns};
     ddp_strategy_state made;
     char *text;
-    DDP_TRY(gather(&s->parts, true, &parts, &made));
+    DDP_TRY(ddp_strategy_get_shares(s->parts.strategy, &made));
+    ddp_ckpt_parts parts = parts_of(&s->parts, &made);
     parts.counter += state->steps;
     DDP_TRY(
         ddp_comm_agree(s->parts.comm, describe(s, state, &made, &text), "describe a checkpoint"));
@@ -259,7 +260,8 @@ ddp_status ddp_saver_load(const char *path, const ddp_json *state, const ddp_sav
     ddp_run_state found;
     ddp_strategy_state made;
     DDP_TRY(ddp_run_state_read(state, path, &found));
-    DDP_TRY(gather(parts, false, &into, &made));
+    DDP_TRY(ddp_strategy_get_state(parts->strategy, false, &made));
+    into = parts_of(parts, &made);
     DDP_TRY(ddp_ckpt_load(path, &into));
     ddp_strategy_set_steps(parts->strategy, found.updates);
     ddp_strategy_set_scale(parts->strategy, found.scale);
