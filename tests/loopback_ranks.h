@@ -6,8 +6,9 @@
 #include "ddp/memory.h"
 #include "ddp/thread.h"
 
-/* What a rank's function returns is agreed by nobody: the first failure is what run_ranks returns.
- */
+/* What a rank's function returns is agreed by nobody. run_ranks returns the first failure that has
+ * its cause in the rank itself; those that were told of another's, in whatever they were at, do not
+ * count. */
 typedef ddp_status (*rank_fn)(ddp_comm *comm, void *arg);
 
 typedef struct rank_thread {
@@ -49,10 +50,12 @@ static inline ddp_status run_faulty_ranks(const ddp_comm_opts *opts, int world,
     }
     for (int r = 0; r < world; r++)
         ddp_thread_join(&threads[r].thread);
+    const rank_thread *failed = NULL;
     for (int r = 0; r < world; r++)
-        if (threads[r].status != DDP_OK)
-            return ddp_status_set(threads[r].status, NULL, 0, "%s", threads[r].message);
-    return DDP_OK;
+        if (threads[r].status != DDP_OK && (failed == NULL || (failed->status == DDP_ERR_PEER &&
+                                                               threads[r].status != DDP_ERR_PEER)))
+            failed = &threads[r];
+    return failed == NULL ? DDP_OK : ddp_status_set(failed->status, NULL, 0, "%s", failed->message);
 }
 
 static inline ddp_status run_ranks(const ddp_comm_opts *opts, int world, rank_fn fn, void *arg)

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/../train/lib.sh"
 cd "$work"
 runs=${DDP_SEEDED_RUNS:-1}
-export CUSIM_NCCL_TIMEOUT_MS=3000 CUSIM_NCCL_BUFFERS=1
+export CUSIM_NCCL_TIMEOUT_MS=6000 CUSIM_NCCL_BUFFERS=1
 export OMPI_MCA_odls_base_sigkill_timeout=0 # the other rank need not be asked to end first
 # Two layers of one size, and each a bucket of its own: only the buffer tells their gradients apart.
 mlp=(--dataset synthetic --synthetic-train 96 --synthetic-test 24 --batch-size 24 --max-steps 4

@@ -261,7 +261,9 @@ static void close_wakes_everybody(void **state)
     CHECK_OK(ddp_queue_create(1, &empty.queue));
     CHECK_OK(ddp_thread_start(&waiting[0], "producer", produce, &full));
     CHECK_OK(ddp_thread_start(&waiting[1], "consumer", consume, &empty));
-    ddp_sleep_ns(10 * MS);
+    for (int i = 0; i < 30000 && ddp_queue_length(full.queue) == 0; i++)
+        ddp_sleep_ns(1 * MS);
+    ddp_sleep_ns(10 * MS); /* most often both wait by then */
     ddp_queue_close(full.queue);
     ddp_queue_close(empty.queue);
     ddp_thread_join(&waiting[0]);
