@@ -423,7 +423,7 @@ static ddp_status do_late_event(ddp_comm *comm, void *arg)
 static void events_are_waited_for_until_the_deadline(void **state)
 {
     failure f = {.want = {DDP_ERR_TIMEOUT, DDP_ERR_TIMEOUT},
-                 .text = "the step is not complete after 1.0 s"};
+                 .text = "the step is not complete after "};
     (void)state;
     for (int i = 0; i < 2; i++)
         CHECK_OK(ddp_monitor_init(&f.gates[i].monitor));
