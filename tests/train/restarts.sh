@@ -68,7 +68,7 @@ refuses 'found no command' --max-restarts 1
 : >"$work/count"
 bash "$script" --pause 60 -- bash -c "echo >>'$work/count'; exit 7" >"$work/out" 2>&1 &
 job=$!
-for _ in $(seq 200); do
+for _ in $(seq 1000); do
     grep -q 'restart 1 of 3' "$work/out" && break
     sleep 0.05
 done
