@@ -56,6 +56,12 @@ static ddp_status find_given(const char *given, ddpi_resume *r)
         snprintf(r->path, sizeof r->path, "%s", given);
         return ddp_ckpt_check(r->path, &r->state);
     }
+    if (!ddp_fs_exists(given))
+        return DDP_FAIL(
+            DDP_ERR_IO,
+            "option --resume %.300s: is not there, expected auto, a run's directory or a "
+            "checkpoint",
+            given);
     DDP_TRY(find_auto(given, r));
     if (r->path[0] == 0 && r->notes[0] == 0)
         DDP_TRY(ddp_ckpt_find(given, r->path, sizeof r->path, &r->state, r->notes));

@@ -105,7 +105,9 @@ refused 2 '--logical-ranks: found 2, but the run that goes on has 4' loopback:2 
 refused 2 '--seed: found 4, but the run' loopback:2 "${model[@]}" --seed 4 --run-dir "$work/cut" --resume auto
 refused 2 '--model: found resnet18, but the run' loopback:1 "${model[@]}" --model resnet18 --run-dir "$work/cut" --resume auto
 refused 2 'holds a run already' loopback:2 "${model[@]}" --run-dir "$work/cut"
-refused 1 'has no complete checkpoint' loopback:1 "${model[@]}" --run-dir "$work/new" --resume "$work/nothing"
+refused 1 'nothing: is not there, expected auto' loopback:1 "${model[@]}" --run-dir "$work/new" --resume "$work/nothing"
+mkdir "$work/empty"
+refused 1 'has no complete checkpoint' loopback:1 "${model[@]}" --run-dir "$work/new" --resume "$work/empty"
 refused 2 'with 5 ranks' loopback:5 "${model[@]}" --run-dir "$work/cut" --resume auto
 train fresh 1 "${model[@]}" --resume auto --max-steps 1
 equal 'steps of a fresh run' "$(summary fresh steps)" 1
