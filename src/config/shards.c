@@ -153,6 +153,12 @@ static ddp_status check_dealing(const ddp_config *config, int world)
 
     const bool uneven = config->run.rank_weights != NULL || config->uneven_shards;
 
+    if (config->uneven_shards && config->shards < world)
+        return USAGE("option --resume: found a run of %" PRId64
+                     " shards, which cannot change, with "
+                     "%d ranks, expected at most %" PRId64 ": each computes one at least (a run "
+                     "that begins with --logical-ranks can have more)",
+                     config->shards, world, config->shards);
     if (uneven && config->shards < world)
         return USAGE("option --logical-ranks: found %" PRId64
                      " with %d ranks, expected one for each at least",

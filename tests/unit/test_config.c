@@ -231,7 +231,8 @@ static void a_resumed_run_may_deal_unequally(void **state)
     CHECK_OK(ddp_config_resolve(c, 3));
     assert_int_equal(c->shards, 4);
     assert_int_equal(c->reducer.shards, 0); /* dealt later */
-    CHECK_FAILS(ddp_config_resolve(c, 5), DDP_ERR_USAGE, "found 4 with 5 ranks, expected one for");
+    CHECK_FAILS(ddp_config_resolve(c, 5), DDP_ERR_USAGE,
+                "found a run of 4 shards, which cannot change, with 5 ranks");
     ddp_config_destroy(c);
     c = parsed("");
     assert_int_equal(c->run.checkpoint_epochs, 1);
