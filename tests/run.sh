@@ -122,7 +122,7 @@ run_asan() {
 run_tsan() {
     built tsan || return
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$root/tests/tsan.supp
-    suite tsan tsan 400 '^(unit\.(async_worlds|lane|marks|thread|queue|log|loader|loopback|comm|shm|reducer|worlds|accumulate|sync_bn|rank_weights|clip|watchdog|net|ring|engine|device|pack).*|train\.loopback)$'
+    suite tsan tsan 400 '^(unit\.(algo|async_worlds|lane|marks|thread|queue|log|loader|loopback|comm|shm|reducer|worlds|accumulate|sync_bn|rank_weights|clip|watchdog|net|ring|engine|device|pack).*|train\.loopback)$'
     # Through MPI only what shows that a missing wait is found in a step.
     # A run that fails on purpose leaves its watchdog, which has ended, without waiting for it.
     TSAN_OPTIONS=$TSAN_OPTIONS:report_thread_leaks=0 simulated tsan tsan-sim 300 '^(sim|gpu)\.' '^gpu\.(train|ranks|nccl_failures|selfcheck|fp16|exact|doctor)$'
