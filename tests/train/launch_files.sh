@@ -79,18 +79,23 @@ job() {
     shift 2
     (env PATH="$work/bin:$PATH" SLURM_JOB_ID=1 SLURM_JOB_NAME=x SLURM_JOB_NUM_NODES=2 SLURM_CPUS_ON_NODE=2 \
         SLURM_JOB_NODELIST=n SLURM_JOB_END_TIME=1 LAUNCHER=mpirun DDP_TRAIN=true RUN_DIR="$work/job" "$@" \
-        "$root/launch/slurm_train.sbatch" >"$work/out" 2>&1; exit $?) 2>/dev/null || code=$?
+        "$root/launch/$slurm_script.sbatch" --out "$work/report" >"$work/out" 2>&1; exit $?) 2>/dev/null || code=$?
     if [ "$code" -eq "$want" ] && grep -qE "$pattern" "$work/out"; then pass; else fail "job: $*: $code: $(cat "$work/out")"; fi
 }
+slurm_script=slurm_train
 for _ in 1 2 3; do job 137 'queued again'; done
 job 139 'failed 4 times in a row without saving anything new: no more'
 job 2 'run directory: /dev/null/a cannot be written' RUN_DIR=/dev/null/a
 mkdir -p "$work/full/slurm_idle"
 job 139 'takes no files any more: is not queued again' RUN_DIR="$work/full"
 job 2 'RANKS_PER_NODE: found many, expected a number' RANKS_PER_NODE=many
+job 2 'RANKS_PER_NODE: found 0, expected' RANKS_PER_NODE=0
 job 2 'RESTARTS: found -1, expected' RESTARTS=-1
 job 2 'ntasks: found 3, expected as many on each of 2 nodes' SLURM_NTASKS=3
 job 137 ' 6 ranks on n,' SLURM_NTASKS=6 RUN_DIR="$work/six"
+slurm_script=slurm_scaling
+job 0 ' 1,2,3,6 ranks on n ' SLURM_NTASKS=6 REPORT=true
+job 2 'RANKS_PER_NODE: found many, expected a number' RANKS_PER_NODE=many REPORT=true
 
 python=$(for p in python3 /usr/bin/python3; do "$p" -c 'import yaml' 2>/dev/null && echo "$p" && break; done || true)
 if [ -n "$python" ]; then
