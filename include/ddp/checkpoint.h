@@ -108,8 +108,9 @@ DDP_CALL ddp_status ddp_ckpt_find(const char *dir, char *path_out, size_t path_b
 /* Gives all in dir that are newer than this step names by which they are not found again: they are
  * of a run that went on another way, or damaged. One process. */
 DDP_CALL ddp_status ddp_ckpt_leave_newer(const char *dir, int64_t step);
-/* Fills parameters, flats, counter, this rank's running statistics and `seen`. DDP_ERR_SHAPE names
- * what does not fit. */
+/* Fills parameters, flats, counter, this rank's running statistics and `seen`. Where another number
+ * of shards has saved, each begins with their combined statistics and an equal part of what they
+ * have seen. DDP_ERR_SHAPE names what does not fit. */
 DDP_CALL ddp_status ddp_ckpt_load(const char *path, ddp_ckpt_parts *parts);
 
 #ifdef __cplusplus

@@ -79,6 +79,10 @@ static void print_resume(const ddpi_run *run)
     ddp_log_print("goes on after step %" PRId64 " (epoch %" PRId64 ", step %" PRId64 " of it): %s",
                   at->steps, at->epoch + 1, at->step_in_epoch, ddpi_resume_path(resume));
     print_lines(ddpi_resume_changes(resume), false);
+    if (run->config.shards != run->config.run.logical_ranks)
+        ddp_log_print("logical shards: were %" PRId64 ", are %" PRId64
+                      " now, one for each rank; each begins with their combined running statistics",
+                      run->config.run.logical_ranks, run->config.shards);
 }
 
 ddp_status ddpi_run_find_start(ddpi_run *run)

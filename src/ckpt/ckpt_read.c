@@ -173,22 +173,65 @@ static ddp_status load_rows(const source *src, const ddp_buffer *buffer,
     return DDP_OK;
 }
 
-static ddp_status load_running(const source *src, const ddp_ckpt_parts *parts)
+/* The number of shards that have saved statistics. */
+static ddp_status stored_shards(const source *src, int64_t *count_out)
 {
-    const ddp_shape shape = {1, {parts->shards}};
-    const char *data;
-    if (ddp_buffer_table_length(parts->buffers) == 0)
-        return DDP_OK;
-    for (int i = 0; i < ddp_buffer_table_count(parts->buffers); i++)
-        if (!ddp_buffer_table_at(parts->buffers, i)->counter)
-            DDP_TRY(load_rows(src, ddp_buffer_table_at(parts->buffers, i), parts));
-    DDP_TRY(find_tensor(src, "running", "seen", DDPI_ST_F64, &shape, &data));
-    memcpy(parts->seen, data + (size_t)parts->first * sizeof(double),
-           (size_t)parts->own * sizeof(double));
+    char name[TENSOR_NAME_BYTES];
+
+    ddpi_ckpt_name(name, sizeof name, "running", "seen");
+    for (size_t i = 0; i < src->file->count; i++) {
+        const ddpi_safetensor *t = &src->file->tensors[i];
+        if (strcmp(t->name, name) == 0 && t->shape.ndim == 1) {
+            *count_out = t->shape.dims[0];
+            return DDP_OK;
+        }
+    }
+    return DDP_FAIL(DDP_ERR_SHAPE, "%s: has no vector %s, which this run's model needs", src->path,
+                    name);
+}
+
+/* Every shard begins with what all of another number of shards have gathered. */
+static ddp_status spread_running(const ddp_ckpt_parts *parts, const float *combined,
+                                 const char *seen, int64_t stored)
+{
+    const size_t length = ddp_buffer_table_length(parts->buffers);
+    double samples = 0, one;
+
+    for (int64_t i = 0; i < stored; i++) {
+        memcpy(&one, seen + (size_t)i * sizeof one, sizeof one);
+        samples += one;
+    }
+    for (int64_t row = 0; row < parts->own; row++) {
+        DDP_TRY(ddp_device_copy(parts->device, ddp_device_main_stream(parts->device),
+                                parts->running + (size_t)row * length, combined,
+                                length * sizeof(float), DDP_COPY_ON_DEVICE));
+        parts->seen[row] = samples / (double)parts->shards;
+    }
     return ddp_stream_sync(ddp_device_main_stream(parts->device));
 }
 
-static ddp_status load_optimizer(const char *dir, const ddp_ckpt_parts *parts)
+static ddp_status load_running(const source *src, const ddp_ckpt_parts *parts,
+                               const float *combined)
+{
+    int64_t stored = 0;
+    const char *data;
+    if (ddp_buffer_table_length(parts->buffers) == 0)
+        return DDP_OK;
+    DDP_TRY(stored_shards(src, &stored));
+    const ddp_shape shape = {1, {stored}};
+    DDP_TRY(find_tensor(src, "running", "seen", DDPI_ST_F64, &shape, &data));
+    if (stored != parts->shards)
+        return spread_running(parts, combined, data, stored);
+    memcpy(parts->seen, data + (size_t)parts->first * sizeof(double),
+           (size_t)parts->own * sizeof(double));
+    for (int i = 0; i < ddp_buffer_table_count(parts->buffers); i++)
+        if (!ddp_buffer_table_at(parts->buffers, i)->counter)
+            DDP_TRY(load_rows(src, ddp_buffer_table_at(parts->buffers, i), parts));
+    return ddp_stream_sync(ddp_device_main_stream(parts->device));
+}
+
+static ddp_status load_optimizer(const char *dir, const ddp_ckpt_parts *parts,
+                                 const float *combined)
 {
     const size_t elements = (size_t)ddp_param_table_elements(parts->table) * DDP_CKPT_MAX_FLATS +
                             (size_t)parts->shards * ddp_buffer_table_length(parts->buffers);
@@ -204,36 +247,37 @@ static ddp_status load_optimizer(const char *dir, const ddp_ckpt_parts *parts)
         for (int i = 0; i < parts->flat_count && st == DDP_OK; i++)
             st = load_flat(&src, parts->flats[i].name, parts, parts->flats[i].values);
         if (st == DDP_OK)
-            st = load_running(&src, parts);
+            st = load_running(&src, parts, combined);
         ddpi_safetensors_close(&file);
     }
     ddp_free(text);
     return st;
 }
 
-/* The combined statistics in the file are for other readers; the shards' own come after. */
-static ddp_status load_model(const char *dir, ddp_ckpt_parts *parts)
+static ddp_status load_model(const char *dir, ddp_ckpt_parts *parts, float *combined)
 {
-    const size_t bytes = ddp_buffer_table_length(parts->buffers) * sizeof(float);
     ddp_weights weights = {.device = parts->device,
                            .table = parts->table,
                            .params = parts->params,
-                           .buffers = parts->buffers};
+                           .buffers = parts->buffers,
+                           .running = combined};
     char path[PATH_MAX];
-    void *combined = NULL;
     DDP_TRY(ddp_fs_join(path, sizeof path, dir, ddpi_ckpt_file_names[DDPI_CKPT_MODEL]));
-    if (bytes > 0)
-        DDP_TRY(ddp_device_alloc(parts->device, bytes, &combined));
-    weights.running = combined;
-    ddp_status st = ddp_weights_load(path, false, &weights);
-    if (combined != NULL)
-        ddp_device_free(parts->device, combined, bytes);
+    DDP_TRY(ddp_weights_load(path, false, &weights));
     parts->counter = weights.counter;
-    return st;
+    return DDP_OK;
 }
 
 ddp_status ddp_ckpt_load(const char *path, ddp_ckpt_parts *parts)
 {
-    DDP_TRY(load_model(path, parts));
-    return load_optimizer(path, parts);
+    const size_t bytes = ddp_buffer_table_length(parts->buffers) * sizeof(float);
+    void *combined = NULL; /* the model's statistics; the shards' own stand beside them */
+    if (bytes > 0)
+        DDP_TRY(ddp_device_alloc(parts->device, bytes, &combined));
+    ddp_status st = load_model(path, parts, combined);
+    if (st == DDP_OK)
+        st = load_optimizer(path, parts, combined);
+    if (combined != NULL)
+        ddp_device_free(parts->device, combined, bytes);
+    return st;
 }

@@ -153,12 +153,6 @@ static ddp_status check_dealing(const ddp_config *config, int world)
 
     const bool uneven = config->run.rank_weights != NULL || config->uneven_shards;
 
-    if (config->uneven_shards && config->shards < world)
-        return USAGE("option --resume: found a run of %" PRId64
-                     " shards, which cannot change, with "
-                     "%d ranks, expected at most %" PRId64 ": each computes one at least (a run "
-                     "that begins with --logical-ranks can have more)",
-                     config->shards, world, config->shards);
     if (uneven && config->shards < world)
         return USAGE("option --logical-ranks: found %" PRId64
                      " with %d ranks, expected one for each at least",
@@ -184,6 +178,16 @@ static ddp_status check_exact_shards(const ddp_config *config, int world)
                  config->shards, world, MAX_EXACT_SHARDS);
 }
 
+/* A run that goes on, not bit by bit, with other ranks than its shards can serve: every rank
+ * computes one at least, and synchronised statistics have one for each rank. */
+static bool has_outgrown(const ddp_config *config, int world)
+{
+    const ddp_run_opts *run = &config->run;
+
+    return config->uneven_shards &&
+           (run->logical_ranks < world || (run->sync_bn && run->logical_ranks != world));
+}
+
 ddp_status ddpi_config_resolve_shards(ddp_config *config, int world)
 {
     const ddp_run_opts *run = &config->run;
@@ -192,7 +196,8 @@ ddp_status ddpi_config_resolve_shards(ddp_config *config, int world)
     DDP_TRY(resolve_micro_batch(config, world));
     if (run->rank_weights != NULL)
         DDP_TRY(choose_shards(config, world, &wanted));
-    config->shards = run->logical_ranks > 0               ? run->logical_ranks
+    config->shards = has_outgrown(config, world)          ? world
+                     : run->logical_ranks > 0             ? run->logical_ranks
                      : wanted > 0 && run->accumulate == 1 ? wanted
                                                           : world * run->accumulate;
     DDP_TRY(check_dealing(config, world));

@@ -87,6 +87,19 @@ for ranks in loopback:1 3 loopback:4; do
     rm -r "$work/moved"
 done
 
+# More ranks than shards: one shard for each rank then, with the norms' statistics of all.
+cp -r "$work/cut" "$work/more"
+rm -r "$work/more/checkpoints/step-0000000030"
+train more loopback:5 "${model[@]}" --resume auto
+same_curve more whole 30 1e-3
+equal 'more ranks than shards: ledgers' "$(column more epoch ledger)" "$(column whole epoch ledger)"
+rm -r "$work/norms/checkpoints/step-0000000005"
+launch loopback:6 "${norms[@]}" --threads 1 --run-dir "$work/norms" --resume auto >"$work/out" 2>&1 ||
+    fail "norms on more ranks: $(cat "$work/out")"
+equal 'more ranks than shards, said' "$(grep -c '^logical shards: were 4, are 6 now' "$work/out")" 1
+equal 'steps with norms on more ranks' "$(summary norms steps)" 5
+refused 2 'with 5 ranks' loopback:5 "${exact[@]}" --run-dir "$work/exact.killed" --resume auto
+
 # More epochs, another rate: said, and done. The stored batch wins over what is said per rank.
 launch 2 "${model[@]}" --threads 1 --lr 0.02 --epochs 4 --run-dir "$work/cut" --resume auto >"$work/out" 2>&1 ||
     fail "more epochs: $(cat "$work/out")"
@@ -108,7 +121,6 @@ refused 2 'holds a run already' loopback:2 "${model[@]}" --run-dir "$work/cut"
 refused 1 'nothing: is not there, expected auto' loopback:1 "${model[@]}" --run-dir "$work/new" --resume "$work/nothing"
 mkdir "$work/empty"
 refused 1 'has no complete checkpoint' loopback:1 "${model[@]}" --run-dir "$work/new" --resume "$work/empty"
-refused 2 'with 5 ranks' loopback:5 "${model[@]}" --run-dir "$work/cut" --resume auto
 train fresh 1 "${model[@]}" --resume auto --max-steps 1
 equal 'steps of a fresh run' "$(summary fresh steps)" 1
 

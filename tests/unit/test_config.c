@@ -231,8 +231,13 @@ static void a_resumed_run_may_deal_unequally(void **state)
     CHECK_OK(ddp_config_resolve(c, 3));
     assert_int_equal(c->shards, 4);
     assert_int_equal(c->reducer.shards, 0); /* dealt later */
-    CHECK_FAILS(ddp_config_resolve(c, 5), DDP_ERR_USAGE,
-                "found a run of 4 shards, which cannot change, with 5 ranks");
+    CHECK_OK(ddp_config_resolve(c, 5));
+    assert_int_equal(c->shards, 5);
+    ddp_config_destroy(c);
+    c = parsed("--logical-ranks 4 --sync-bn");
+    c->uneven_shards = true;
+    CHECK_OK(ddp_config_resolve(c, 2));
+    assert_int_equal(c->shards, 2);
     ddp_config_destroy(c);
     c = parsed("");
     assert_int_equal(c->run.checkpoint_epochs, 1);
