@@ -12,13 +12,6 @@
 #include "comm/parts.h"
 #include "ddp/thread.h"
 
-/* Message libraries count in int; also keeps one message from filling their buffers. */
-#define MESSAGE_BYTES ((size_t)64 << 20)
-/* A segment is large enough to hide a message's latency, which includes the time that a thread
- * waits for a processor (milliseconds beside a busy one), and short enough that a bucket is many.
- */
-#define SEGMENTS          16
-#define SEGMENT_MIN_BYTES ((size_t)262144)
 /* Below, latency decides: few steps. Above, bandwidth: the ring sends least at a time. */
 #define TREE_BYTES ((size_t)4096)
 #define RHD_BYTES  ((size_t)65536)
@@ -29,16 +22,6 @@ ddp_range ddpi_algo_share(size_t count, int n, int index)
     size_t lo = i * share + (i < extra ? i : extra);
 
     return (ddp_range){lo, lo + share + (i < extra ? 1 : 0)};
-}
-
-size_t ddpi_algo_segment_bytes(const ddpi_algo *a)
-{
-    const size_t bytes = a->work->coll.count * ddp_dtype_bytes(a->work->coll.dtype);
-    const size_t part = bytes / SEGMENTS / DDP_ALIGN_BYTES * DDP_ALIGN_BYTES;
-
-    if (part < SEGMENT_MIN_BYTES)
-        return SEGMENT_MIN_BYTES;
-    return part < DDPI_SEGMENT_BYTES ? part : DDPI_SEGMENT_BYTES;
 }
 
 /* ---- reducing ---- */
@@ -78,7 +61,7 @@ static void combine(const ddp_coll *coll, void *dst, const void *src, size_t cou
                                   .count = count});
 }
 
-static ddp_status add_arrival(ddpi_algo *a, void *dst, const void *src, size_t count)
+ddp_status ddpi_algo_add(ddpi_algo *a, void *dst, const void *src, size_t count)
 {
     if (a->combine != NULL)
         return a->combine(a->combine_arg, a, dst, src, count);
@@ -121,6 +104,24 @@ static bool is_aside(const ddpi_algo *a)
            __atomic_load_n(&work->comm->awaited, __ATOMIC_RELAXED) == 0;
 }
 
+ddp_status ddpi_algo_test(ddpi_algo *a, ddpi_request *request)
+{
+    bool done = false;
+
+    DDP_TRY(a->transport->test(a->self, request, &done));
+    request->active = !done;
+    if (done && request->receives && a->work->start_ns == 0)
+        a->work->start_ns = ddp_now_ns();
+    return DDP_OK;
+}
+
+ddp_status ddpi_algo_idle(ddpi_algo *a, unsigned *round)
+{
+    DDP_TRY(ddpi_algo_check(a));
+    a->transport->idle(a->self, (*round)++, is_aside(a));
+    return DDP_OK;
+}
+
 ddp_status ddpi_algo_wait(ddpi_algo *a, ddpi_request *requests, int count)
 {
     unsigned round = 0;
@@ -129,23 +130,17 @@ ddp_status ddpi_algo_wait(ddpi_algo *a, ddpi_request *requests, int count)
         bool moved = false;
         int active = 0;
         for (int i = 0; i < count; i++) {
-            ddpi_request *r = &requests[i];
-            bool done = false;
-            if (!r->active)
+            if (!requests[i].active)
                 continue;
-            DDP_TRY(a->transport->test(a->self, r, &done));
-            r->active = !done;
-            if (done && r->receives && a->work->start_ns == 0)
-                a->work->start_ns = ddp_now_ns();
-            moved |= done;
-            active += !done;
+            DDP_TRY(ddpi_algo_test(a, &requests[i]));
+            moved |= !requests[i].active;
+            active += requests[i].active;
         }
         if (active == 0)
             return DDP_OK;
         if (moved)
             round = 0;
-        DDP_TRY(ddpi_algo_check(a));
-        a->transport->idle(a->self, round++, is_aside(a));
+        DDP_TRY(ddpi_algo_idle(a, &round));
     }
 }
 
@@ -158,95 +153,8 @@ ddp_status ddpi_algo_await(ddpi_algo *a, ddp_event *event)
         DDP_TRY(ddp_event_query(event, &done));
         if (done)
             return DDP_OK;
-        DDP_TRY(ddpi_algo_check(a));
-        a->transport->idle(a->self, round++, is_aside(a));
+        DDP_TRY(ddpi_algo_idle(a, &round));
     }
-}
-
-/* ---- flows ---- */
-
-/* The next piece of a range in bytes: [*at, returned end). */
-static ddp_range next_piece(size_t *at, size_t end, size_t limit)
-{
-    ddp_range piece = {*at, end - *at < limit ? end : *at + limit};
-
-    *at = piece.hi;
-    return piece;
-}
-
-static ddp_range to_bytes(const ddp_coll *coll, ddp_range range, int peer)
-{
-    size_t item_bytes = ddp_dtype_bytes(coll->dtype);
-
-    if (peer < 0)
-        return (ddp_range){0, 0};
-    return (ddp_range){range.lo * item_bytes, range.hi * item_bytes};
-}
-
-ddp_status ddpi_algo_move(ddpi_algo *a, const ddpi_flow *flow)
-{
-    char *buf = a->work->coll.buf;
-    ddp_range send = to_bytes(&a->work->coll, flow->send, flow->to);
-    ddp_range recv = to_bytes(&a->work->coll, flow->recv, flow->from);
-
-    while (send.lo < send.hi || recv.lo < recv.hi) {
-        ddpi_request requests[2] = {{.active = false}};
-        if (recv.lo < recv.hi) {
-            ddp_range piece = next_piece(&recv.lo, recv.hi, MESSAGE_BYTES);
-            DDP_TRY(
-                ddpi_algo_recv(a, flow->from, buf + piece.lo, piece.hi - piece.lo, &requests[0]));
-        }
-        if (send.lo < send.hi) {
-            ddp_range piece = next_piece(&send.lo, send.hi, MESSAGE_BYTES);
-            DDP_TRY(ddpi_algo_send(a, flow->to, buf + piece.lo, piece.hi - piece.lo, &requests[1]));
-        }
-        DDP_TRY(ddpi_algo_wait(a, requests, 2));
-    }
-    return DDP_OK;
-}
-
-/* One half of the pipeline: a segment that arrives into scratch while its like is sent. */
-typedef struct half {
-    ddpi_request requests[2];
-    ddp_range recv;
-    bool used;
-} half;
-
-static ddp_status half_start(ddpi_algo *a, const ddpi_flow *flow, ddp_range *send, ddp_range *recv,
-                             half *h, void *scratch)
-{
-    char *buf = a->work->coll.buf;
-    const size_t limit = ddpi_algo_segment_bytes(a);
-
-    *h = (half){.used = send->lo < send->hi || recv->lo < recv->hi};
-    if (recv->lo < recv->hi) {
-        h->recv = next_piece(&recv->lo, recv->hi, limit);
-        DDP_TRY(ddpi_algo_recv(a, flow->from, scratch, h->recv.hi - h->recv.lo, &h->requests[0]));
-    }
-    if (send->lo < send->hi) {
-        ddp_range piece = next_piece(&send->lo, send->hi, limit);
-        DDP_TRY(ddpi_algo_send(a, flow->to, buf + piece.lo, piece.hi - piece.lo, &h->requests[1]));
-    }
-    return DDP_OK;
-}
-
-ddp_status ddpi_algo_reduce(ddpi_algo *a, const ddpi_flow *flow)
-{
-    const ddp_coll *coll = &a->work->coll;
-    size_t item_bytes = ddp_dtype_bytes(coll->dtype);
-    ddp_range send = to_bytes(coll, flow->send, flow->to);
-    ddp_range recv = to_bytes(coll, flow->recv, flow->from);
-    half halves[2];
-
-    DDP_TRY(half_start(a, flow, &send, &recv, &halves[0], a->scratch[0]));
-    for (int now = 0; halves[now].used; now = !now) {
-        half *h = &halves[now];
-        DDP_TRY(half_start(a, flow, &send, &recv, &halves[!now], a->scratch[!now]));
-        DDP_TRY(ddpi_algo_wait(a, h->requests, 2));
-        DDP_TRY(add_arrival(a, (char *)coll->buf + h->recv.lo, a->scratch[now],
-                            (h->recv.hi - h->recv.lo) / item_bytes));
-    }
-    return DDP_OK;
 }
 
 /* ---- the choice ---- */

@@ -11,8 +11,8 @@
 #include "comm/engine.h"
 #include "ddp/comm.h"
 
-/* The longest segment. */
-#define DDPI_SEGMENT_BYTES ((size_t)1048576)
+/* Each of the two areas that segments arrive in. */
+#define DDPI_SCRATCH_BYTES ((size_t)1048576)
 
 typedef struct ddpi_algo {
     int rank, world;
@@ -24,7 +24,7 @@ typedef struct ddpi_algo {
     int tag;
     const ddpi_transport *transport;
     void *self;
-    void *scratch[2];       /* DDPI_SEGMENT_BYTES each */
+    void *scratch[2];       /* DDPI_SCRATCH_BYTES each */
     ddpi_request *requests; /* 2 * world */
     ddpi_engine *engine;    /* for ddpi_algo_check() */
     /* dst += src where buffers and scratch are not host memory; returns when it is done. NULL: they
@@ -44,15 +44,18 @@ typedef struct ddpi_flow {
 
 /* ---- building blocks (algo.c) ---- */
 
-/* The length of the work's segments in bytes, equal on all ranks; DDPI_SEGMENT_BYTES at most. */
-size_t ddpi_algo_segment_bytes(const ddpi_algo *a);
-
 /* Has the communicator failed, or the work's deadline passed? */
 DDP_INNER ddp_status ddpi_algo_check(ddpi_algo *a);
 DDP_INNER ddp_status ddpi_algo_send(ddpi_algo *a, int to, const void *buf, size_t bytes,
                                     ddpi_request *request);
 DDP_INNER ddp_status ddpi_algo_recv(ddpi_algo *a, int from, void *buf, size_t bytes,
                                     ddpi_request *request);
+/* Looks whether it is complete, and is no longer active then. */
+DDP_INNER ddp_status ddpi_algo_test(ddpi_algo *a, ddpi_request *request);
+/* Between looks in vain, of which there have been *round since something moved. */
+DDP_INNER ddp_status ddpi_algo_idle(ddpi_algo *a, unsigned *round);
+/* dst += src in the work's type, of count elements. */
+DDP_INNER ddp_status ddpi_algo_add(ddpi_algo *a, void *dst, const void *src, size_t count);
 /* Waits for an event of a device. */
 DDP_INNER ddp_status ddpi_algo_await(ddpi_algo *a, ddp_event *event);
 /* Waits for all of them. */

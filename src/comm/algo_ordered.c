@@ -8,6 +8,9 @@
 #include "comm/algo.h"
 #include "comm/parts.h"
 
+/* Segments follow one another, so the longest that fit take the fewest turns. */
+#define SEGMENT_BYTES DDPI_SCRATCH_BYTES
+
 typedef struct ordered {
     ddpi_algo *a;
     const ddpi_parts *parts;
@@ -109,8 +112,8 @@ ddp_status ddpi_algo_allreduce_ordered(ddpi_algo *a)
 
     ddpi_parts_list(coll, a->world, &parts);
     o.places = ddpi_parts_most(coll, a->world);
-    o.segment = ddpi_algo_segment_bytes(a) / (((size_t)parts.n + 1) / 2) / DDP_ALIGN_BYTES *
-                DDP_ALIGN_BYTES / o.item_bytes;
+    o.segment = SEGMENT_BYTES / (((size_t)parts.n + 1) / 2) / DDP_ALIGN_BYTES * DDP_ALIGN_BYTES /
+                o.item_bytes;
     for (; o.at < longest; o.at += o.segment) {
         for (int place = 0; place < o.places; place++)
             DDP_TRY(exchange(&o, place));

@@ -271,7 +271,7 @@ ddp_status ddpi_engine_start(ddp_comm *comm, const ddpi_transport *transport, vo
                           .self = self,
                           .engine = e};
     for (int i = 0; i < 2; i++)
-        DDP_TRY_GOTO(st, ddp_alloc_bytes(1, DDPI_SEGMENT_BYTES, &e->algo.scratch[i]), err_buffers);
+        DDP_TRY_GOTO(st, ddp_alloc_bytes(1, DDPI_SCRATCH_BYTES, &e->algo.scratch[i]), err_buffers);
     DDP_TRY_GOTO(st, DDP_ALLOC(e->algo.requests, 2 * (size_t)comm->world), err_buffers);
     DDP_TRY_GOTO(st, ddp_monitor_init(&e->monitor), err_buffers);
     DDP_TRY_GOTO(st, ddp_thread_start(&e->thread, "ddp-comm", engine_main, e), err_monitor);

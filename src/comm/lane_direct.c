@@ -74,8 +74,8 @@ static ddp_status create_parts(ddpi_direct *d)
     DDP_TRY(ddp_stream_create(d->device, "comm-direct", &d->stream));
     DDP_TRY(ddp_event_create(d->device, &d->added));
     for (int i = 0; i < 2; i++) {
-        DDP_TRY(ddp_device_alloc(d->device, DDPI_SEGMENT_BYTES, &d->segments[i]));
-        DDP_TRY(ddp_device_alloc(d->device, 2 * DDPI_SEGMENT_BYTES, &memory));
+        DDP_TRY(ddp_device_alloc(d->device, DDPI_SCRATCH_BYTES, &d->segments[i]));
+        DDP_TRY(ddp_device_alloc(d->device, 2 * DDPI_SCRATCH_BYTES, &memory));
         d->wide[i] = memory;
     }
     return DDP_OK;
@@ -102,9 +102,9 @@ void ddpi_direct_destroy(ddpi_direct *d)
         return;
     for (int i = 0; i < 2; i++) {
         if (d->wide[i] != NULL)
-            ddp_device_free(d->device, d->wide[i], 2 * DDPI_SEGMENT_BYTES);
+            ddp_device_free(d->device, d->wide[i], 2 * DDPI_SCRATCH_BYTES);
         if (d->segments[i] != NULL)
-            ddp_device_free(d->device, d->segments[i], DDPI_SEGMENT_BYTES);
+            ddp_device_free(d->device, d->segments[i], DDPI_SCRATCH_BYTES);
     }
     ddp_event_destroy(d->added);
     ddp_stream_destroy(d->stream);
