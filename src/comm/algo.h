@@ -11,8 +11,10 @@
 #include "comm/engine.h"
 #include "ddp/comm.h"
 
-/* Each of the two areas that segments arrive in. */
-#define DDPI_SCRATCH_BYTES ((size_t)1048576)
+/* The longest segment that combine() is given. */
+#define DDPI_SEGMENT_BYTES ((size_t)262144)
+/* The memory that segments arrive in. */
+#define DDPI_SCRATCH_BYTES ((size_t)2097152)
 
 typedef struct ddpi_algo {
     int rank, world;
@@ -24,7 +26,7 @@ typedef struct ddpi_algo {
     int tag;
     const ddpi_transport *transport;
     void *self;
-    void *scratch[2];       /* DDPI_SCRATCH_BYTES each */
+    void *scratch;          /* DDPI_SCRATCH_BYTES */
     ddpi_request *requests; /* 2 * world */
     ddpi_engine *engine;    /* for ddpi_algo_check() */
     /* dst += src where buffers and scratch are not host memory; returns when it is done. NULL: they

@@ -4,62 +4,59 @@
  * A message library asks before it sends a long message. Between hosts the question and its answer
  * queue behind the data that travels on the same connection, and both need the other rank's
  * communication thread, which waits for a processor beside threads that compute; so long messages
- * stand still in between. Segments between hosts are therefore of a length that the library sends
+ * stand still in between. Segments between hosts are therefore of a length that the transport sends
  * without asking, and many are under way. Inside a host a long message is copied once, and best in
  * one piece. Both ends of a message cut it alike, since it depends on the two of them alone. */
 #include "comm/algo.h"
 
 #include "comm/comm_impl.h"
 
-/* Open MPI sends up to 64 KiB over TCP without asking, its own headers included. Sixteen are about
- * 1 MB: 80 us of 100 Gbit/s. */
-#define SHORT_BYTES ((size_t)61440)
-#define SHORT_DEPTH 16
+/* Of 60 KiB these are about 1 MB: 80 us of 100 Gbit/s. */
+#define EAGER_DEPTH 16
 /* Where it is copied once: two long ones, so that one is added while the next one arrives. */
-#define LONG_BYTES ((size_t)262144)
 #define LONG_DEPTH 2
 /* What is not added needs no scratch. Message libraries count in int; also keeps one message from
  * filling their buffers. */
 #define WHOLE_BYTES ((size_t)64 << 20)
 
-_Static_assert(SHORT_BYTES *SHORT_DEPTH <= DDPI_SCRATCH_BYTES, "they lie in one area");
-_Static_assert(SHORT_BYTES % DDP_ALIGN_BYTES == 0 && LONG_BYTES % DDP_ALIGN_BYTES == 0,
-               "elements are not cut");
+_Static_assert(65536 * EAGER_DEPTH <= DDPI_SCRATCH_BYTES, "segments fit");
+_Static_assert(DDPI_SEGMENT_BYTES *LONG_DEPTH <= DDPI_SCRATCH_BYTES, "segments fit");
 
 /* Messages of one direction that are under way, the oldest at head. */
 typedef struct way {
-    ddpi_request requests[SHORT_DEPTH];
-    ddp_range pieces[SHORT_DEPTH]; /* of the buffer, in bytes */
+    ddpi_request requests[EAGER_DEPTH];
+    ddp_range pieces[EAGER_DEPTH]; /* of the buffer, in bytes */
     ddp_range left;                /* not under way yet */
     size_t limit;
     int peer, head, count, depth;
 } way;
 
-static bool crosses(const ddpi_algo *a, int peer)
+/* Device memory is copied in large pieces. */
+static bool is_eager(const ddpi_algo *a, int peer)
 {
-    return a->combine == NULL && /* a device's memory is copied in large pieces */
+    return a->transport->eager_bytes > 0 && a->combine == NULL &&
            a->places[a->ranks != NULL ? a->ranks[peer] : peer].node != a->node;
 }
 
 static way way_of(const ddpi_algo *a, int peer, ddp_range range, bool adds)
 {
     const size_t item_bytes = ddp_dtype_bytes(a->work->coll.dtype);
-    way w = {.peer = peer, .limit = adds ? LONG_BYTES : WHOLE_BYTES, .depth = LONG_DEPTH};
+    way w = {.peer = peer, .limit = adds ? DDPI_SEGMENT_BYTES : WHOLE_BYTES, .depth = LONG_DEPTH};
 
     if (peer < 0)
         return w;
     w.left = (ddp_range){range.lo * item_bytes, range.hi * item_bytes};
-    if (crosses(a, peer)) {
-        w.limit = SHORT_BYTES;
-        w.depth = SHORT_DEPTH;
+    if (is_eager(a, peer)) {
+        w.limit = a->transport->eager_bytes;
+        w.depth = EAGER_DEPTH;
     }
     return w;
 }
 
+/* What is added arrives in scratch memory. */
 static char *arrival(const ddpi_algo *a, const way *w, int slot)
 {
-    return w->depth == LONG_DEPTH ? a->scratch[slot]
-                                  : (char *)a->scratch[0] + (size_t)slot * w->limit;
+    return (char *)a->scratch + (size_t)slot * w->limit;
 }
 
 /* The next piece, if there are any more and a slot is free. */

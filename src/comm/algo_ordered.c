@@ -8,9 +8,6 @@
 #include "comm/algo.h"
 #include "comm/parts.h"
 
-/* Segments follow one another, so the longest that fit take the fewest turns. */
-#define SEGMENT_BYTES DDPI_SCRATCH_BYTES
-
 typedef struct ordered {
     ddpi_algo *a;
     const ddpi_parts *parts;
@@ -23,7 +20,7 @@ typedef struct ordered {
 /* Where a partial sum of another rank arrives. */
 static char *arrival(const ordered *o, int part)
 {
-    return (char *)o->a->scratch[part % 2] + (size_t)(part / 2) * o->segment * o->item_bytes;
+    return (char *)o->a->scratch + (size_t)part * o->segment * o->item_bytes;
 }
 
 /* The segment's elements of a rank's share. */
@@ -112,8 +109,9 @@ ddp_status ddpi_algo_allreduce_ordered(ddpi_algo *a)
 
     ddpi_parts_list(coll, a->world, &parts);
     o.places = ddpi_parts_most(coll, a->world);
-    o.segment = SEGMENT_BYTES / (((size_t)parts.n + 1) / 2) / DDP_ALIGN_BYTES * DDP_ALIGN_BYTES /
-                o.item_bytes;
+    /* Segments follow one another, so the longest that fit take the fewest turns. */
+    o.segment =
+        DDPI_SCRATCH_BYTES / (size_t)parts.n / DDP_ALIGN_BYTES * DDP_ALIGN_BYTES / o.item_bytes;
     for (; o.at < longest; o.at += o.segment) {
         for (int place = 0; place < o.places; place++)
             DDP_TRY(exchange(&o, place));

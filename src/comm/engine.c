@@ -249,8 +249,7 @@ uint64_t ddpi_engine_bytes_across(const ddpi_engine *engine)
 
 static void free_buffers(ddpi_engine *e)
 {
-    ddp_free(e->algo.scratch[0]);
-    ddp_free(e->algo.scratch[1]);
+    ddp_free(e->algo.scratch);
     ddp_free(e->algo.requests);
 }
 
@@ -270,8 +269,7 @@ ddp_status ddpi_engine_start(ddp_comm *comm, const ddpi_transport *transport, vo
                           .transport = transport,
                           .self = self,
                           .engine = e};
-    for (int i = 0; i < 2; i++)
-        DDP_TRY_GOTO(st, ddp_alloc_bytes(1, DDPI_SCRATCH_BYTES, &e->algo.scratch[i]), err_buffers);
+    DDP_TRY_GOTO(st, ddp_alloc_bytes(1, DDPI_SCRATCH_BYTES, &e->algo.scratch), err_buffers);
     DDP_TRY_GOTO(st, DDP_ALLOC(e->algo.requests, 2 * (size_t)comm->world), err_buffers);
     DDP_TRY_GOTO(st, ddp_monitor_init(&e->monitor), err_buffers);
     DDP_TRY_GOTO(st, ddp_thread_start(&e->thread, "ddp-comm", engine_main, e), err_monitor);

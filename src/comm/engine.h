@@ -37,6 +37,9 @@ typedef struct ddpi_transport {
     ddp_status (*test)(void *self, ddpi_request *request, bool *done_out);
     /* The library's own allreduce of coll->buf, in place. NULL: there is none. */
     ddp_status (*allreduce_start)(void *self, const ddp_coll *coll, ddpi_request *request);
+    /* What leaves for another node without asking its receiver first, in bytes: a multiple of
+     * DDP_ALIGN_BYTES, 65536 at most. 0: long messages are as good. */
+    size_t eager_bytes;
     /* Waits politely after round tests in vain; round 0 is the first. aside: the rank computes
      * meanwhile, and its threads need the processors. */
     void (*idle)(void *self, unsigned round, bool aside);

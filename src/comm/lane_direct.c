@@ -8,8 +8,6 @@
  * but for create, destroy and the probe. */
 #include "comm/lane_direct.h"
 
-#include <string.h>
-
 #include "comm/lane_staged.h"
 #include "ddp/memory.h"
 #include "ddp/pointwise.h"
@@ -18,8 +16,8 @@ struct ddpi_direct {
     ddp_device *device;
     ddp_stream *stream;
     ddp_event *added;
-    void *segments[2]; /* what the engine's scratch is for host memory */
-    float *wide[2];    /* the two addends in f32, of a segment of bf16 */
+    void *scratch;  /* what the engine's is for host memory */
+    float *wide[2]; /* the two addends in f32, of a segment of bf16 */
 };
 
 /* ---- additions ---- */
@@ -54,14 +52,14 @@ static bool is_own(ddp_allreduce_algo choice)
 
 ddp_status ddpi_direct_run(ddpi_direct *d, ddpi_algo *algo, ddp_allreduce_algo choice)
 {
-    void *const before[2] = {algo->scratch[0], algo->scratch[1]};
+    void *const before = algo->scratch;
 
-    memcpy(algo->scratch, d->segments, sizeof d->segments);
+    algo->scratch = d->scratch;
     algo->combine = combine;
     algo->combine_arg = d;
     ddp_status st = ddpi_algo_run(algo, is_own(choice) ? choice : DDP_ALLREDUCE_AUTO);
     algo->combine = NULL;
-    memcpy(algo->scratch, before, sizeof before);
+    algo->scratch = before;
     return st;
 }
 
@@ -73,9 +71,9 @@ static ddp_status create_parts(ddpi_direct *d)
 
     DDP_TRY(ddp_stream_create(d->device, "comm-direct", &d->stream));
     DDP_TRY(ddp_event_create(d->device, &d->added));
+    DDP_TRY(ddp_device_alloc(d->device, DDPI_SCRATCH_BYTES, &d->scratch));
     for (int i = 0; i < 2; i++) {
-        DDP_TRY(ddp_device_alloc(d->device, DDPI_SCRATCH_BYTES, &d->segments[i]));
-        DDP_TRY(ddp_device_alloc(d->device, 2 * DDPI_SCRATCH_BYTES, &memory));
+        DDP_TRY(ddp_device_alloc(d->device, 2 * DDPI_SEGMENT_BYTES, &memory));
         d->wide[i] = memory;
     }
     return DDP_OK;
@@ -100,12 +98,11 @@ void ddpi_direct_destroy(ddpi_direct *d)
 {
     if (d == NULL)
         return;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (d->wide[i] != NULL)
-            ddp_device_free(d->device, d->wide[i], 2 * DDPI_SCRATCH_BYTES);
-        if (d->segments[i] != NULL)
-            ddp_device_free(d->device, d->segments[i], DDPI_SCRATCH_BYTES);
-    }
+            ddp_device_free(d->device, d->wide[i], 2 * DDPI_SEGMENT_BYTES);
+    if (d->scratch != NULL)
+        ddp_device_free(d->device, d->scratch, DDPI_SCRATCH_BYTES);
     ddp_event_destroy(d->added);
     ddp_stream_destroy(d->stream);
     ddp_free(d);

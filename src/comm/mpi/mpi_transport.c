@@ -13,6 +13,8 @@
  * sleeps alone: its threads fill the processors, and a thread that has turned or yielded among them
  * gets its next turn late (in 3 ms, in which a link of 1 Gbit/s moves 350 KB), one that sleeps gets
  * it as it wakes. */
+/* Open MPI sends up to 64 KiB over TCP without asking, its own headers included. */
+#define EAGER_BYTES   61440
 #define SPIN_ROUNDS   300
 #define YIELD_ROUNDS  30
 #define SLEEP_MIN_NS  10000
@@ -147,5 +149,6 @@ const ddpi_transport ddpi_mpi_transport = {
     .recv_start = recv_start,
     .test = test,
     .allreduce_start = allreduce_start,
+    .eager_bytes = EAGER_BYTES,
     .idle = idle,
 };
